@@ -1,0 +1,78 @@
+"""The package as a user gets it: what it needs, what it carries, what it calls itself."""
+
+import json
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+
+import isentrope
+
+REPORT = "import sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level names in sys.modules after `statement` in a fresh interpreter."""
+    command = [sys.executable, "-c", f"{statement}\n{REPORT}"]
+    return set(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+@pytest.mark.parametrize("module", ["isentrope", "isentrope.presets", "isentrope.spec", "isentrope.diagnostics"])
+def test_importing_the_core_loads_torch_and_the_standard_library_only(module: str) -> None:
+    beyond_torch = loaded_by(f"import {module}") - loaded_by("import torch") - set(sys.stdlib_module_names)
+    assert beyond_torch == {"isentrope"}
+
+
+def test_the_version_stands_in_one_place(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert isentrope.__version__ == metadata.version("isentrope") == project["version"]
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert resources.files("isentrope").joinpath("py.typed").is_file()
+
+
+def test_the_core_asks_for_torch_alone() -> None:
+    needed = [line for line in metadata.requires("isentrope") or [] if "extra ==" not in line]
+    assert [line.split(">")[0] for line in needed] == ["torch"]
+
+
+def test_every_pin_is_exact_and_names_no_place(root: Path) -> None:
+    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [pin for pin in pins if pin.count("==") != 1 or set(pin) & set("@/+ ;")] == []
+    assert [line for line in lines if "://" in line or line.startswith("-")] == []
+
+
+def test_every_requirement_has_a_tested_pin(root: Path) -> None:
+    def canonical(name: str) -> str:
+        return name.lower().replace("_", "-")
+
+    pins = {canonical(line.split("==")[0]) for line in (root / "constraints.txt").read_text().splitlines()}
+    wanted = {
+        canonical(line.split(">")[0].split("[")[0].strip())
+        for line in metadata.requires("isentrope") or []
+        if "extra == 'verl'" not in line.replace('"', "'")
+    }
+    assert wanted - {"isentrope"} - pins == set()
+
+
+def test_a_wheel_carries_every_file_of_the_source(root: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    source = {
+        path.relative_to(root / "src").as_posix()
+        for path in (root / "src" / "isentrope").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("isentrope/")}
+    assert packed == source
