@@ -1,11 +1,10 @@
 """The documentation is true: its Python runs, its commands exist, its links lead somewhere, its tables are complete.
 
-Conventions of the documents: a block marked `python` is run, all blocks of a file one after another in one namespace. One
-marked `python engine` needs a host framework. In a block marked `console` a line that starts with `$ ` is a command.
+Conventions of the documents: a block marked `python` is run, all blocks of a file one after another in one namespace.
+One marked `python engine` needs a host framework. In a block marked `console` a line that starts with `$ ` is a command.
 The block marked `text tree` of the README is the file tree.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -185,9 +184,3 @@ def test_the_paper_index_has_a_row_and_a_section_for_every_preset() -> None:
     with_section = {name for heading in sections for name in heading.split(", ")}
     assert preset_names() - with_section == set()
     assert preset_names() - table_names(page, "# Papers") == set()
-
-
-def test_no_document_names_a_place_of_one_machine() -> None:
-    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    home = str(ROOT.parent) + os.sep
-    assert home == os.sep or home not in text
