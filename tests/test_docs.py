@@ -1,7 +1,7 @@
 """The documentation is true: its Python runs, its commands exist, its links lead somewhere, its tables are complete.
 
 Conventions of the documents: a block marked `python` is run, all blocks of a file one after another in one namespace.
-One marked `python engine` needs a host framework. In a block marked `console` a line that starts with `$ ` is a command.
+One marked `python engine` needs a host framework. In a block marked `console` a line starting with `$ ` is a command.
 The block marked `text tree` of the README is the file tree.
 """
 
