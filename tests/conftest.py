@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 # Before any host framework is imported: nothing is fetched from a model hub, and the workers share the cores.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,6 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+# No deadline: a shared machine stalls. CI draws the same examples every time; elsewhere each run explores.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture(scope="session")
