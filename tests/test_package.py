@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -23,10 +24,11 @@ def project_name(requirement: str) -> str:
     return found.group().lower().replace("_", "-")
 
 
-def loaded_by(statement: str) -> set[str]:
+@cache
+def loaded_by(statement: str) -> frozenset[str]:
     """Top-level names in sys.modules after `statement` in a fresh interpreter."""
     command = [sys.executable, "-c", f"{statement}\n{REPORT}"]
-    return set(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    return frozenset(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 @pytest.mark.parametrize("module", ["isentrope", "isentrope.presets", "isentrope.spec", "isentrope.diagnostics"])
