@@ -1,0 +1,150 @@
+"""Masked means, group sums and the only place with an epsilon or a clamp.
+
+Every function takes the mask as an argument, puts `torch.where` on the input (so that NaN behind the mask reaches
+neither value nor gradient) and works in the dtype it is given, float32 or wider.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0  # nats; exp overflows float32 at 88.7
+MIN_LOGP = -20.0  # nats; floor of a surprisal that scales an advantage
+STD_EPS = 1e-6  # reward units; added to a group's standard deviation
+VARIANCE_EPS = 1e-8  # under the root of a whitening
+ENTROPY_EPS = 1e-8  # nats; both sides of an entropy ratio
+COUNT_SLACK = 1e-9  # a product such as .1 * 30 may exceed 3 by rounding
+
+
+def upcast(x: Tensor) -> Tensor:
+    """float16 and bfloat16 become float32; everything else stays."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def fill(x: Tensor, mask: Tensor, value: float = 0.0) -> Tensor:
+    """x where mask is True, `value` elsewhere; the gradient at the other positions is exactly 0."""
+    return torch.where(mask, x, torch.full((), value, dtype=x.dtype, device=x.device))
+
+
+def mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over all True positions, a scalar; 0 where there are none."""
+    return fill(x, mask).sum() / mask.sum().clamp(min=1)
+
+
+def row_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the True positions of each row, [B]; 0 for a row without any."""
+    return fill(x, mask).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def variance(x: Tensor, mask: Tensor) -> Tensor:
+    """Population variance over all True positions, a scalar, by the two-pass formula: never negative."""
+    return mean((x - mean(x, mask)).square(), mask)
+
+
+def whiten(x: Tensor, mask: Tensor) -> Tensor:
+    """(x - m) / sqrt(v + 1e-8) with the mean and population variance over the True positions; 0 elsewhere."""
+    return fill((x - mean(x, mask)) * (variance(x, mask) + VARIANCE_EPS).rsqrt(), mask)
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """numerator / denominator, and 0 where the denominator is 0."""
+    empty = denominator == 0
+    return fill(numerator / torch.where(empty, torch.ones_like(denominator), denominator), ~empty)
+
+
+def reciprocal(count: float) -> float:
+    """1 / count, and 0 for an empty count: an empty batch has loss 0."""
+    return 1.0 / count if count > 0 else 0.0
+
+
+def ratio(log_ratio: Tensor) -> Tensor:
+    """exp(clip(log_ratio, -20, 20)), differentiated as written: no gradient beyond 20 nats."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def unit(x: Tensor) -> Tensor:
+    """u = exp(x - sg(x)): the value is 1 and the gradient that of x, also where exp(x) under- or overflows."""
+    return (x - x.detach()).exp()
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows sorted into groups: index [B] counts groups from 0, size [B] is the number of rows of the row's group."""
+
+    index: Tensor
+    size: Tensor
+    count: int
+
+
+def groups(group: Tensor) -> Groups:
+    """Number the groups of a batch; ids may be any integers in any order."""
+    _, index, sizes = torch.unique(group, return_inverse=True, return_counts=True)
+    return Groups(index, sizes[index], len(sizes))
+
+
+def group_sum(x: Tensor, g: Groups) -> Tensor:
+    """Sum of x [B] over each group, one value a group."""
+    return torch.zeros(g.count, dtype=x.dtype, device=x.device).index_add_(0, g.index, x)
+
+
+def group_mean(x: Tensor, g: Groups) -> Tensor:
+    """Mean of x [B] over the row's group, [B]."""
+    return group_sum(x, g)[g.index] / g.size
+
+
+def group_constant(x: Tensor, g: Groups) -> Tensor:
+    """True [B] for rows whose group holds one value only (a group of one too); exact, no rounding is involved."""
+    start = torch.full((g.count,), torch.inf, dtype=x.dtype, device=x.device)
+    low = start.scatter_reduce(0, g.index, x, "amin")
+    high = (-start).scatter_reduce(0, g.index, x, "amax")
+    return (low == high)[g.index]
+
+
+def group_std(x: Tensor, g: Groups, ddof: int) -> Tensor:
+    """Standard deviation of x [B] over the row's group, [B]; 0 for groups of no more than ddof rows."""
+    centred = x - group_mean(x, g)
+    squares = group_sum(centred.square(), g)[g.index]
+    return (squares / (g.size - ddof).clamp(min=1)).sqrt()
+
+
+def group_token_mean(x: Tensor, mask: Tensor, group: Tensor) -> tuple[Tensor, Groups]:
+    """Mean of x [B,T] over all True positions of each group (one value a group; NaN for a group without tokens), and
+    the groups.
+    """
+    g = groups(group)
+    totals = group_sum(fill(x, mask).sum(-1), g)
+    return totals / group_sum(mask.sum(-1).to(x.dtype), g), g
+
+
+def top(x: Tensor, mask: Tensor, count: int) -> Tensor:
+    """The `count` largest values among the True positions, as a bool tensor of x's shape; ties go to the earlier
+    position.
+    """
+    flat = fill(x, mask, -torch.inf).flatten()
+    order = torch.argsort(flat, descending=True, stable=True)[: min(count, int(mask.sum()))]
+    chosen = torch.zeros_like(flat, dtype=torch.bool)
+    chosen[order] = True
+    return chosen.view_as(mask) & mask
+
+
+def share(fraction: float, count: int, minimum: int = 0) -> int:
+    """floor(fraction * count), at least `minimum`."""
+    return max(minimum, int(fraction * count + COUNT_SLACK))
+
+
+def share_up(fraction: float, count: int) -> int:
+    """ceil(fraction * count), robust against rounding of the product."""
+    return -int(-(fraction * count - COUNT_SLACK) // 1)
+
+
+def scramble(x: Tensor, seed: int) -> Tensor:
+    """A pseudo-random number in [0, 1) for every element, from its value and the seed alone.
+
+    Equal values get equal numbers, so the result follows any permutation, padding or split of the batch; the bits of
+    x in float32 go through a multiply-and-shift mixer. float64 out.
+    """
+    bits = x.float().contiguous().view(torch.int32).to(torch.int64) + seed * 0x9E3779B1
+    for factor in (0x2C1B3C6D, 0x297A2D39, 0x1B56C4E9):
+        bits = ((bits ^ (bits >> 16)) * factor) & 0xFFFFFFFF
+    return (bits ^ (bits >> 15)).double() / 2**32

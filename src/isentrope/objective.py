@@ -1,0 +1,419 @@
+"""Objective: a frozen value with slots, and how the slots get their columns.
+
+    rollout batch --prepare (once, all rows, no gradient)--> prepared rows --any slice, plus logp--> loss
+
+`prepare` lets the controllers observe, then computes advantages, shaping, selection and whatever batch statistics the
+rules ask for. `loss` takes any slice of the prepared rows; slices add up. A rule names the columns it reads as
+keyword-only parameters; it may have a method `prepare` that returns further columns (statistics of the whole batch,
+one value or row of values a row), which only that rule sees.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope import masked
+from isentrope.aggregate import TokenMean, Totals
+from isentrope.columns import CURRENT_POLICY, GLOSSARY, Batch, Reads, invoke, name_of, pick, reads, validate
+from isentrope.control import Controller, State
+from isentrope.errors import IsentropeWarning
+from isentrope.ratio import TokenRatio
+
+# A token where one of these is read and not finite leaves every statistic (and is reported in `excluded`).
+_MUST_BE_FINITE = ("old_logp", "old_entropy", "ref_logp", "value")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The columns an objective reads: `prepare` and `loss` cannot do without, `optional` ones improve it, `gradient`
+    ones carry a graph.
+    """
+
+    prepare: frozenset[str]
+    loss: frozenset[str]
+    optional: frozenset[str]
+    gradient: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A policy objective: which advantage, on which tokens, through which ratio and clip, with which weights.
+
+    J = sum over selected tokens of w * (correction * surrogate(log_ratio, advantage) - penalties), w from
+    `aggregate`; the loss is -J.
+    Each slot holds any callable; `select`, `shaping` and `penalties` hold several, applied in order.
+    A controller may stand in the place of any number, at any depth.
+    """
+
+    advantage: Any
+    select: tuple[Any, ...] = ()
+    shaping: tuple[Any, ...] = ()
+    ratio: Any = TokenRatio()
+    surrogate: Any
+    penalties: tuple[Any, ...] = ()
+    correction: Any = None
+    aggregate: Any = TokenMean()
+
+    def __post_init__(self) -> None:
+        for slot in ("select", "shaping", "penalties"):
+            object.__setattr__(self, slot, tuple(getattr(self, slot)))
+        for path, rule in self.rules():
+            reads(rule)  # raises for what is not a rule
+            if isinstance(rule, Controller):
+                raise ValueError(
+                    f"Objective.{path}: {name_of(rule)} is a controller; it stands in the place of a number of a rule"
+                )
+        _check_shaping_order(self.shaping)
+
+    # -- what it consists of ------------------------------------------------------------------------------------------
+
+    def rules(self) -> Iterator[tuple[str, Any]]:
+        """(path, rule) of every filled slot: ("shaping.0", ...), ("surrogate", ...)."""
+        for f in fields(self):
+            held = getattr(self, f.name)
+            if isinstance(held, tuple):
+                yield from ((f"{f.name}.{i}", rule) for i, rule in enumerate(held))
+            elif held is not None:
+                yield f.name, held
+
+    def controllers(self) -> dict[str, Controller]:
+        """Every controller by its path, such as "surrogate.high"."""
+        return dict(_find_controllers(self, ""))
+
+    def columns(self) -> Needs:
+        """The columns that the objective reads, by phase."""
+        phases = {"prepare": Reads(frozenset({"mask"})), "loss": Reads(frozenset({"logp"}))}
+        for path, rule in self.rules():
+            phase = "loss" if _runs_in_loss(path, rule) else "prepare"
+            phases[phase] = phases[phase] | _without_own(rule)
+            phases["prepare"] = phases["prepare"] | _spelled_out(reads(rule, "prepare"))
+        for controller in self.controllers().values():
+            phases["prepare"] = phases["prepare"] | _spelled_out(reads(controller, "observe"))
+        made = {"advantage", "selected", "counted", "excluded"}
+        before, during = _without(phases["prepare"], made), _without(phases["loss"], made)
+        return Needs(
+            before.required,
+            during.required,
+            (before | during).optional,
+            frozenset(n for n in CURRENT_POLICY if self._needs_graph(n)),
+        )
+
+    def _needs_graph(self, name: str) -> bool:
+        return name == "logp" or any(
+            name in reads(rule) and name not in getattr(rule, "detached", ())
+            for path, rule in self.rules()
+            if not path.startswith(("shaping", "correction"))
+        )
+
+    def inert(self, updates_per_rollout: int, group_size: int) -> list[str]:
+        """Sentences on rules that cannot act in this setting; empty where all can."""
+        found = []
+        for path, rule in self.rules():
+            what = getattr(rule, "only_off_policy", None)
+            if what and updates_per_rollout == 1:
+                found.append(
+                    f"{path}: {name_of(rule)} does nothing at 1 update per rollout batch: the ratio is always 1,"
+                    f" so {what} never acts."
+                    " Make several updates per rollout batch."
+                )
+        if group_size == 1 and any("group" in reads(rule) for path, rule in self.rules() if path == "advantage"):
+            found.append(
+                f"advantage: {name_of(self.advantage)} compares the rows of one prompt; with 1 completion a prompt"
+                " every advantage is 0."
+                " Sample several completions a prompt."
+            )
+        return found
+
+    # -- controllers --------------------------------------------------------------------------------------------------
+
+    def init(self) -> State:
+        """The state of all controllers before the first batch: a flat dict of floats, empty without controllers."""
+        return {f"{path}.{key}": x for path, c in self.controllers().items() for key, x in c.init().items()}
+
+    def at(self, state: State) -> "Objective":
+        """The same objective with numbers in place of controllers."""
+        known = tuple(f"{path}." for path in self.controllers())
+        stray = [key for key in state if not key.startswith(known or "\0")]
+        if stray:
+            raise ValueError(
+                f"state has {stray[0]!r}, which belongs to no controller of this objective"
+                f" ({', '.join(known) or 'it has none'})"
+            )
+        now: Objective = _put_numbers(self, state, "")
+        return now
+
+    def observe(self, batch: Batch, state: State) -> State:
+        """Let every controller observe a clean rollout batch once."""
+        after = dict(state)
+        given = _Lazy(batch)
+        for path, controller in self.controllers().items():
+            own = _own(state, path)
+            found = controller.observe(
+                own, **pick(given, reads(controller, "observe"), f"{path}: {name_of(controller)}", "prepare")
+            )
+            after |= {f"{path}.{key}": float(x) for key, x in found.items()}
+        return after
+
+    # -- from batch to loss -------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch, state: State | None = None) -> tuple[dict[str, Tensor], State]:
+        """Once per rollout batch, on all its rows: controllers observe, then advantages, shaping, selection and batch
+        statistics.
+
+        Returns the batch's columns with `advantage` [B,T], `selected`, `counted`, `excluded` (bool [B,T]) and the
+        rules' own columns ("path/name"), each with B rows, and the new state. A non-finite value at an unmasked
+        position of a column that is read excludes the token, with a warning.
+        Raises ColumnError for a missing or malformed column.
+        """
+        state = self.init() if state is None else state
+        needs = self.columns()
+        validate(batch, needs.prepare | (needs.loss - CURRENT_POLICY))
+        self._warn_of_lone_rows(batch)
+        rows = _clean(batch, needs.prepare | needs.loss | needs.optional)
+        state = self.observe(rows, state)
+        now = self.at(state)
+        rows["advantage"] = _wide(now._run("advantage", now.advantage, rows, (), own=True), rows["mask"])
+        for i, rule in enumerate(now.shaping):
+            path = f"shaping.{i}"
+            rows |= _own_columns(path, rule, rows)
+            if not _runs_in_loss(path, rule):
+                rows["advantage"] = masked.fill(now._run(path, rule, rows, (rows["advantage"],)), rows["mask"])
+        rows |= now._selection(rows)
+        for path, rule in now.rules():
+            if not path.startswith(("advantage", "select", "shaping")):
+                rows |= _own_columns(path, rule, rows)
+        return rows, state
+
+    def _warn_of_lone_rows(self, batch: Batch) -> None:
+        if "group" in reads(self.advantage) and len(torch.unique(batch["group"])) == len(batch["group"]) > 0:
+            warnings.warn(
+                "every group holds one row, so all group-relative advantages are 0: check `group` (one id a prompt)",
+                IsentropeWarning,
+                stacklevel=3,
+            )
+
+    def _selection(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        selected = counted = rows["mask"]
+        for i, rule in enumerate(self.select):
+            kept = self._run(f"select.{i}", rule, rows, (), own=True)
+            kept = kept if kept.ndim == 2 else kept[:, None]
+            selected = selected & kept
+            counted = counted & kept if getattr(rule, "count", "kept") == "kept" else counted
+        return {"selected": selected, "counted": counted}
+
+    def count(self, rows: Batch) -> Totals:
+        """The totals of prepared rows: of the whole batch when these are all its rows. Counts of disjoint parts add
+        up, groups only where none is split.
+        """
+        counted = rows["counted"]
+        has_tokens = counted.any(-1)
+        groups = len(torch.unique(rows["group"][has_tokens])) if "group" in rows else 0
+        return Totals(float(counted.sum()), float(has_tokens.sum()), float(groups))
+
+    def loss(self, rows: Batch, totals: Totals) -> Tensor:
+        """-J of a slice of prepared rows, a scalar in float32 or wider; the losses of disjoint slices add up to the
+        batch's.
+
+        rows: prepared rows with `logp` [B,T] (and `entropy` where a rule reads it). totals: `count` of the whole batch.
+        An empty or fully deselected slice gives 0 that still has a graph.
+        """
+        rows = self._for_loss(rows)
+        objective = self._per_token(rows)
+        weight = self._run("aggregate", self.aggregate, rows, (totals,))
+        return -(masked.fill(objective, rows["selected"]) * weight.to(objective.dtype)).sum()
+
+    def weights(self, rows: Batch, totals: Totals) -> Tensor:
+        """dJ/dlogp of every token, [B,T], detached: the common currency of tests, diagnostics and reports."""
+        return self._gradient(rows, totals, "logp")
+
+    def entropy_weights(self, rows: Batch, totals: Totals) -> Tensor:
+        """dJ/dentropy of every token, [B,T], detached; zeros where no rule uses the gradient of the entropy."""
+        return self._gradient(rows, totals, "entropy")
+
+    def shaped(self, rows: Batch) -> Tensor:
+        """The advantage [B,T] after all shaping, that which reads the current `logp` included."""
+        return self._shape(self._for_loss(rows))
+
+    def _gradient(self, rows: Batch, totals: Totals, name: str) -> Tensor:
+        with torch.enable_grad():
+            leaf = masked.upcast(rows[name].detach()).requires_grad_()
+            loss = self.loss(dict(rows) | {name: leaf}, totals)
+            (gradient,) = (
+                torch.autograd.grad(loss, leaf, allow_unused=True, materialize_grads=True)
+                if loss.requires_grad
+                else (None,)
+            )
+        return torch.zeros_like(leaf.detach()) if gradient is None else -gradient
+
+    def _for_loss(self, rows: Batch) -> dict[str, Tensor]:
+        """The rows with current-policy columns cleaned: 0 behind the mask, and at tokens whose logp is not finite."""
+        if self.controllers():
+            raise ValueError("this objective still holds controllers: call objective.at(state) first")
+        pick(
+            rows,
+            Reads(frozenset({"mask", "logp", "advantage", "selected", "counted"})),
+            "loss",
+            "its rows (use what prepare returned)",
+        )
+        logp = masked.upcast(rows["logp"])
+        usable = rows["mask"] & torch.isfinite(logp.detach())
+        current = {n: masked.fill(masked.upcast(rows[n]), usable) for n in CURRENT_POLICY if n in rows}
+        return dict(rows) | current | {"selected": rows["selected"] & usable}
+
+    def _per_token(self, rows: dict[str, Tensor]) -> Tensor:
+        log_ratio = self._run("ratio", self.ratio, rows, ())
+        objective: Tensor = self._run("surrogate", self.surrogate, rows, (log_ratio, self._shape(rows)))
+        if self.correction is not None:
+            objective = objective * self._run("correction", self.correction, rows, ()).detach()
+        for i, rule in enumerate(self.penalties):
+            objective = objective - self._run(f"penalties.{i}", rule, rows, ())
+        return objective
+
+    def _shape(self, rows: dict[str, Tensor]) -> Tensor:
+        advantage = rows["advantage"]
+        for i, rule in enumerate(self.shaping):
+            if _runs_in_loss(f"shaping.{i}", rule):
+                advantage = self._run(f"shaping.{i}", rule, rows, (advantage,)).detach()
+        return advantage
+
+    def _run(
+        self, path: str, rule: Any, rows: Mapping[str, Tensor], arguments: tuple[Any, ...], own: bool = False
+    ) -> Any:
+        """Call the rule in a slot with the columns it reads, its own prepared ones first."""
+        columns = dict(rows) | (_own_columns(path, rule, rows) if own else {})
+        columns |= {name: columns[name].detach() for name in getattr(rule, "detached", ()) if name in columns}
+        mine = {key.removeprefix(f"{path}/"): x for key, x in columns.items() if key.startswith(f"{path}/")}
+        return rule(
+            *arguments, **pick(columns | mine, reads(rule), f"{path}: {name_of(rule)}", "prepare's or loss's columns")
+        )
+
+    def __str__(self) -> str:
+        from isentrope import spec
+
+        return spec.dumps(self)
+
+
+def _runs_in_loss(path: str, rule: Any) -> bool:
+    slot = path.split(".")[0]
+    if slot == "shaping":
+        return bool(reads(rule) & CURRENT_POLICY)
+    return slot not in ("advantage", "select")
+
+
+def _check_shaping_order(shaping: tuple[Any, ...]) -> None:
+    in_loss = [_runs_in_loss("shaping", rule) for rule in shaping]
+    for i in range(1, len(shaping)):
+        if in_loss[i - 1] and not in_loss[i]:
+            late, early = name_of(shaping[i]), name_of(shaping[i - 1])
+            raise ValueError(
+                f"Objective.shaping: {late} runs once in prepare, but stands after {early},"
+                f" which runs in loss at every update: put {late} first"
+            )
+
+
+def _without(found: Reads, names: set[str] | frozenset[str]) -> Reads:
+    return Reads(found.required - names, found.optional - names)
+
+
+def _spelled_out(found: Reads) -> Reads:
+    """The columns behind the measured entropy in place of its name."""
+    if "measured_entropy" not in found:
+        return found
+    return _without(found, {"measured_entropy"}) | Reads(frozenset({"old_logp"}), frozenset({"old_entropy"}))
+
+
+def _without_own(rule: Any) -> Reads:
+    """What a rule reads from outside: columns outside the glossary may come from its own `prepare`."""
+    found = reads(rule)
+    if not hasattr(rule, "prepare"):
+        return found
+    return Reads(found.required & GLOSSARY.keys(), found.optional & GLOSSARY.keys())
+
+
+def _own(state: State, path: str) -> State:
+    return {key.removeprefix(f"{path}."): x for key, x in state.items() if key.startswith(f"{path}.")}
+
+
+def _own_columns(path: str, rule: Any, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the rule's `prepare` computes, under names that only the rule in this slot sees."""
+    if not hasattr(rule, "prepare"):
+        return {}
+    return {f"{path}/{name}": x for name, x in invoke(rule.prepare, _Lazy(rows)).items()}
+
+
+class _Lazy(dict[str, Any]):
+    """The columns of a batch, and the measured entropy, computed when a rule reads it."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        super().__init__(columns)
+        self["measured_entropy"] = None
+
+    def __getitem__(self, name: str) -> Any:
+        return measured_entropy(self) if name == "measured_entropy" else super().__getitem__(name)
+
+
+def measured_entropy(rows: Mapping[str, Tensor]) -> float:
+    """Token mean of `old_entropy`, or of -old_logp where that is missing, in nats; NaN for a batch without tokens."""
+    x = rows["old_entropy"] if "old_entropy" in rows else -rows["old_logp"]
+    return float(masked.mean(x, rows["mask"])) if bool(rows["mask"].any()) else float("nan")
+
+
+def _clean(batch: Batch, read: frozenset[str]) -> dict[str, Tensor]:
+    """Columns in float32 or wider, 0 behind the mask; tokens where a column that is read is not finite leave the
+    mask.
+    """
+    rows = {name: masked.upcast(x.detach()) for name, x in batch.items()}
+    mask = rows["mask"]
+    for name in _MUST_BE_FINITE:
+        if name in rows and name in read:
+            bad = rows["mask"] & ~torch.isfinite(rows[name])
+            mask = mask & ~bad
+            if bad.any():
+                row, position = bad.nonzero()[0].tolist()
+                warnings.warn(
+                    f"`{name}` is {float(rows[name][row, position])} at {int(bad.sum())} token(s)"
+                    f" (first: row {row}, position {position});"
+                    " they are excluded from loss and statistics",
+                    IsentropeWarning,
+                    stacklevel=3,
+                )
+    wide = {n: masked.fill(x, mask) for n, x in rows.items() if _is_token_float(n, x, mask)}
+    return rows | wide | {"mask": mask, "excluded": rows["mask"] & ~mask}
+
+
+def _is_token_float(name: str, x: Tensor, mask: Tensor) -> bool:
+    return x.is_floating_point() and x.shape == mask.shape and name != "rollout_logp"
+
+
+def _wide(advantage: Tensor, mask: Tensor) -> Tensor:
+    return masked.fill(advantage if advantage.ndim == 2 else advantage[:, None], mask)
+
+
+def _find_controllers(node: Any, path: str) -> Iterator[tuple[str, Controller]]:
+    if isinstance(node, Controller):
+        yield path, node
+    elif isinstance(node, tuple):
+        for i, item in enumerate(node):
+            yield from _find_controllers(item, f"{path}.{i}")
+    elif is_dataclass(node) and not isinstance(node, type):
+        for f in fields(node):
+            yield from _find_controllers(getattr(node, f.name), f"{path}.{f.name}" if path else f.name)
+
+
+def _put_numbers(node: Any, state: State, path: str) -> Any:
+    """The same tree with every controller replaced by its value; what holds none is returned as it is."""
+    if isinstance(node, Controller):
+        return node.value(_own(state, path))
+    if not any(True for _ in _find_controllers(node, path)):
+        return node
+    if isinstance(node, tuple):
+        return tuple(_put_numbers(item, state, f"{path}.{i}") for i, item in enumerate(node))
+    changed = {
+        f.name: _put_numbers(getattr(node, f.name), state, f"{path}.{f.name}" if path else f.name) for f in fields(node)
+    }
+    return replace(node, **changed)
