@@ -1,0 +1,139 @@
+"""Numbers between two log lines: token means that are pooled over micro-batches and ranks, never means of means."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope import masked
+from isentrope.aggregate import Totals
+from isentrope.diagnostics import step_metrics
+from isentrope.objective import Objective
+from isentrope.penalty import reference_kl
+
+_SUMS = Totals(1.0, 1.0, 1.0)  # step_metrics divides by the totals: these leave the sums as they are
+_NAMES = {
+    "ratio": "ratio/mean",
+    "kl_old": "kl_old",
+    "clip_low": "clip/low",
+    "clip_high": "clip/high",
+    "kl_rollout": "kl_rollout",
+}
+_TRL_NAMES = {"clip_low": "clip_ratio/low_mean", "clip_high": "clip_ratio/high_mean"}
+_REDUCTIONS = {"min": torch.amin, "max": torch.amax}
+
+
+class MetricPool:
+    """Collects numerators and denominators, and extremes, until the next log line.
+
+    `mean(name, numerator, denominator)` with scalars of this micro-batch; the logged value is sum(numerators) /
+    sum(denominators) over all micro-batches since the last line and all ranks. A name whose denominators sum to 0 is left
+    out. `extreme(name, value, "min" | "max")` keeps the smallest or largest value over the same set.
+    Nothing waits for the device before `flush`.
+    """
+
+    def __init__(self) -> None:
+        self._means: dict[str, Tensor] = {}
+        self._extremes: dict[tuple[str, str], Tensor] = {}
+
+    def mean(self, name: str, numerator: Tensor, denominator: Tensor | float) -> None:
+        """Add to the two sums of `name`."""
+        below = torch.as_tensor(denominator, dtype=numerator.dtype, device=numerator.device)
+        pair = _wide(torch.stack([numerator.detach(), below.detach()]))
+        self._means[name] = self._means[name] + pair if name in self._means else pair
+
+    def extreme(self, name: str, values: Tensor, kind: str) -> None:
+        """Take the smallest ("min") or largest ("max") of values [n] into account; an empty tensor changes nothing."""
+        if values.numel() == 0:
+            return
+        key, found = (name, kind), _wide(values.detach())
+        both = torch.cat([found, self._extremes[key][None]]) if key in self._extremes else found
+        self._extremes[key] = _REDUCTIONS[kind](both)
+
+    def flush(self, accelerator: Any) -> dict[str, float]:
+        """The pooled values over all ranks (the same on each; every rank must call it), and an empty pool."""
+        values = self._flush_means(accelerator) | self._flush_extremes(accelerator)
+        self._means, self._extremes = {}, {}
+        return values
+
+    def _flush_means(self, accelerator: Any) -> dict[str, float]:
+        names = _union(list(self._means), accelerator)
+        if not names:
+            return {}
+        nothing = torch.zeros(2, device=accelerator.device)
+        pairs = torch.stack([self._means.get(name, _wide(nothing)) for name in names])
+        sums = accelerator.reduce(pairs, reduction="sum").tolist()
+        return {name: above / below for name, (above, below) in zip(names, sums, strict=True) if below != 0.0}
+
+    def _flush_extremes(self, accelerator: Any) -> dict[str, float]:
+        values = {}
+        for name, kind in _union(list(self._extremes), accelerator):
+            missing = torch.tensor(torch.inf if kind == "min" else -torch.inf, device=accelerator.device)
+            gathered = accelerator.gather(self._extremes.get((name, kind), _wide(missing))[None])
+            values[name] = float(_REDUCTIONS[kind](gathered))
+        return values
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this rank's pool."""
+        extremes = [[name, kind, value.cpu()] for (name, kind), value in self._extremes.items()]
+        return {"means": {name: pair.cpu() for name, pair in self._means.items()}, "extremes": extremes}
+
+    def load(self, state: dict[str, Any], device: torch.device) -> None:
+        """The inverse of `state`."""
+        self._means = {name: pair.to(device) for name, pair in state["means"].items()}
+        self._extremes = {(name, kind): value.to(device) for name, kind, value in state["extremes"]}
+
+
+def log_rollout(pool: MetricPool, rows: Mapping[str, Tensor], tasks: list[str]) -> None:
+    """What is known of a rollout batch, of this rank's prepared rows."""
+    mask = rows["mask"]
+    if "old_entropy" in rows:
+        pool.mean("entropy/old_exact", masked.fill(rows["old_entropy"], mask).sum(), mask.sum())
+    for name, own in _by_task(rows, tasks):
+        pool.mean(f"reward/{name}", masked.fill(rows["reward"], own).sum(), own.sum())
+
+
+def log_update(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor], tasks: list[str]) -> None:
+    """What is known of a micro-batch: prepared rows with the current policy's columns."""
+    mask, counted = rows["mask"], rows["counted"].sum()
+    sums = step_metrics(now, rows, _SUMS)
+    for names in (_NAMES, _TRL_NAMES):
+        for key in names.keys() & sums.keys():
+            pool.mean(names[key], sums[key], counted)
+    if "clip_low" in sums:
+        pool.mean("clip_ratio/region_mean", sums["clip_low"] + sums["clip_high"], counted)
+    entropy = masked.fill(rows["entropy"], mask)
+    for name in ("entropy", "entropy/current_exact"):  # TRL's name, and the one that says what it is
+        pool.mean(name, entropy.sum(), mask.sum())
+    for name, own in _by_task(rows, tasks):
+        pool.mean(
+            f"entropy/current_exact/{name}",
+            masked.fill(entropy.sum(-1), own).sum(),
+            masked.fill(mask.sum(-1), own).sum(),
+        )
+    pool.mean("tokens/selected", rows["selected"].sum().float(), mask.sum())
+    pool.mean("tokens/excluded", sums["excluded"], mask.sum() + rows["excluded"].sum())
+    if "ref_logp" in rows:
+        pool.mean("kl", masked.fill(reference_kl(rows["logp"] - rows["ref_logp"], "k3"), mask).sum(), mask.sum())
+
+
+def _by_task(rows: Mapping[str, Tensor], tasks: list[str]) -> Iterator[tuple[str, Tensor]]:
+    """Each task's name and its rows [B] as a mask, where there is more than one task."""
+    if "task" in rows and len(tasks) > 1:
+        for number, name in enumerate(tasks):
+            yield name, rows["task"] == number
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float64 where the device has it: a long window adds up millions of tokens."""
+    return x.float() if x.device.type == "mps" else x.double()
+
+
+def _union(names: list[Any], accelerator: Any) -> list[Any]:
+    """The names that any rank holds, in the same order on all."""
+    if accelerator.num_processes == 1:
+        return names
+    from accelerate.utils import gather_object
+
+    return sorted(set(gather_object(names)))

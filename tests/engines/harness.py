@@ -1,0 +1,54 @@
+"""Runs a trainer and keeps what it did: losses, gradients and parameters of every optimizer step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+# TRL calls what this transformers has renamed
+MARKS = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:.*deprecated and will be removed in v6:FutureWarning")]
+
+
+@dataclass
+class Watcher(TrainerCallback):
+    """Flattened gradients before, and parameters after each optimizer step."""
+
+    gradients: list[Tensor] = field(default_factory=list)
+    parameters: list[Tensor] = field(default_factory=list)
+
+    def on_pre_optimizer_step(self, *args: Any, model: torch.nn.Module, **kwargs: Any) -> None:
+        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters() if p.requires_grad]
+        self.gradients.append(torch.cat([g.flatten() for g in found]).clone())
+
+    def on_step_end(self, *args: Any, model: torch.nn.Module, **kwargs: Any) -> None:
+        self.parameters.append(torch.cat([p.detach().flatten() for p in model.parameters()]).clone())
+
+
+@dataclass
+class Run:
+    """What a training run did."""
+
+    trainer: Any
+    gradients: list[Tensor]
+    parameters: list[Tensor]
+    history: list[dict[str, float]]
+
+    def logged(self, key: str) -> list[float]:
+        return [line[key] for line in self.history if key in line]
+
+
+def train(make: Callable[..., Any], resume: str | None = None, **arguments: Any) -> Run:
+    """Make a trainer, train it, and return what happened."""
+    watcher = Watcher()
+    trainer = make(callbacks=[watcher], **arguments)
+    trainer.train(resume_from_checkpoint=resume)
+    return Run(trainer, watcher.gradients, watcher.parameters, trainer.state.log_history)
+
+
+def relative_distance(a: Tensor, b: Tensor) -> float:
+    """Largest difference over the largest element of b."""
+    return float((a - b).abs().max() / b.abs().max())
