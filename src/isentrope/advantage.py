@@ -83,7 +83,8 @@ class LeaveOneOut:
 
     def __call__(self, *, reward: Tensor, group: Tensor) -> Tensor:
         g = masked.groups(group)
-        return _centred(reward, g) * (g.size / (g.size - 1).clamp(min=1))
+        size = g.size.to(reward.dtype)
+        return _centred(reward, g) * (size / (size - 1).clamp(min=1))
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,6 @@ def reads(rule: Any, method: str = "__call__") -> Reads:
 
 def rule_function(rule: Any) -> Callable[..., Any]:
     """What `inspect` should look at: a plain function itself, or the `__call__` of an object's class."""
-    if inspect.ismethod(rule):
-        return rule.__func__
     if inspect.isfunction(rule):
         return rule
     if not callable(rule) or inspect.isclass(rule):
@@ -153,9 +151,10 @@ def pick(columns: Mapping[str, Any], wanted: Reads, who: str, where: str) -> dic
     return {name: columns[name] for name in wanted & columns.keys()}
 
 
-def invoke(rule: Any, columns: Mapping[str, Any], *arguments: Any) -> Any:
-    """Call a rule with the columns it reads; a rule that wraps another calls it through this."""
-    return rule(*arguments, **pick(columns, reads(rule), name_of(rule), "its columns"))
+def invoke(rule: Any, columns: Mapping[str, Any], *arguments: Any, method: str = "__call__") -> Any:
+    """Call a rule (or another method of it) with the columns it reads; a rule that wraps another calls it through this."""
+    call = getattr(rule, method)
+    return call(*arguments, **pick(columns, reads(rule, method), name_of(rule), "its columns"))
 
 
 def _describe(missing: list[str]) -> str:

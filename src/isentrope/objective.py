@@ -199,12 +199,15 @@ class Objective:
 
     def _selection(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         selected = counted = rows["mask"]
+        advantage = rows["advantage"]
         for i, rule in enumerate(self.select):
             kept = self._run(f"select.{i}", rule, rows, (), own=True)
-            kept = kept if kept.ndim == 2 else kept[:, None]
+            if kept.ndim == 1:
+                kept = kept[:, None]
+                advantage = masked.fill(advantage, kept)
             selected = selected & kept
             counted = counted & kept if getattr(rule, "count", "kept") == "kept" else counted
-        return {"selected": selected, "counted": counted}
+        return {"selected": selected, "counted": counted, "advantage": advantage}
 
     def count(self, rows: Batch) -> Totals:
         """The totals of prepared rows: of the whole batch when these are all its rows. Counts of disjoint parts add
@@ -343,7 +346,7 @@ def _own_columns(path: str, rule: Any, rows: Mapping[str, Tensor]) -> dict[str, 
     """What the rule's `prepare` computes, under names that only the rule in this slot sees."""
     if not hasattr(rule, "prepare"):
         return {}
-    return {f"{path}/{name}": x for name, x in invoke(rule.prepare, _Lazy(rows)).items()}
+    return {f"{path}/{name}": x for name, x in invoke(rule, _Lazy(rows), method="prepare").items()}
 
 
 class _Lazy(dict[str, Any]):

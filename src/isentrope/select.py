@@ -1,7 +1,7 @@
-"""Selection: which rows or tokens count. A rule returns a bool tensor [B,T] or [B], True where the token gets a
-gradient.
+"""Selection: which rows or tokens count. A rule returns True where a token (bool [B,T]) or a row (bool [B]) gets a gradient.
 
-count="kept": what is dropped leaves the normaliser; "all": it stays there.
+The advantage of a dropped row becomes 0, that of a dropped token stays as it is. count="kept": what is dropped leaves the
+normaliser; "all": it stays there.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Untruncated:
 
 @dataclass(frozen=True)
 class NegativeGate:
-    """AEPO's adaptive negative gate: while it is on, rows with A < 0 are dropped.
+    """AEPO's adaptive negative gate: while it is on, rows with A < 0 (their token mean) are dropped.
 
     on: 1 or 0; by default the switch that turns on above 1.2 and off below .8 of the initial entropy, updated with
     the batch before it acts.
@@ -85,5 +85,6 @@ class NegativeGate:
         require_number(self, "on", 0, 1)
         _check_count(self, self.count)
 
-    def __call__(self, *, advantage: Tensor) -> Tensor:
-        return (advantage >= 0) | torch.full_like(advantage, not self.on, dtype=torch.bool)
+    def __call__(self, *, advantage: Tensor, mask: Tensor) -> Tensor:
+        row = masked.row_mean(advantage, mask)
+        return (row >= 0) | torch.full_like(row, not self.on, dtype=torch.bool)

@@ -337,7 +337,7 @@ class EntropyRatioClip:
 
     def prepare(self, **columns: Tensor) -> dict[str, Tensor]:
         """What the wrapped surrogate prepares."""
-        return invoke(self.surrogate.prepare, columns) if hasattr(self.surrogate, "prepare") else {}
+        return invoke(self.surrogate, columns, method="prepare") if hasattr(self.surrogate, "prepare") else {}
 
     def __call__(
         self, log_ratio: Tensor, advantage: Tensor, *, entropy: Tensor, old_entropy: Tensor, **columns: Tensor
