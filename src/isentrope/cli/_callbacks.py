@@ -1,0 +1,106 @@
+"""What watches the trainer: the record, the progress display, checkpoints, and signals."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from isentrope.cli._display import Display, Tracker
+from isentrope.record import append_metrics, finish_checkpoint
+from isentrope.token_dump import TokenWriter
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM as a wish: the first sets `requested`, a second one raises KeyboardInterrupt at once."""
+
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        self.requested = False
+        self._announce = announce
+
+    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        self._announce("stopping after this step to save a checkpoint; once more stops at once")
+
+
+@contextmanager
+def listening(interrupt: Interrupt) -> Iterator[None]:
+    """Send SIGINT and SIGTERM to `interrupt` while the block runs."""
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class RecordCallback(TrainerCallback):
+    """Writes metrics.jsonl, finishes checkpoints and closes token dumps. On the main process alone."""
+
+    def __init__(self, metrics: Path, tokens: TokenWriter | None) -> None:
+        self._metrics, self._tokens = metrics, tokens
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if state.is_world_process_zero and logs and is_step(logs):
+            append_metrics(self._metrics, state.global_step, logs)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._tokens is not None:
+            self._tokens.close()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.is_world_process_zero:
+            finish_checkpoint(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+
+
+class StopCallback(TrainerCallback):
+    """Asks for a checkpoint every so many steps, at the last one, and after a signal, which ends the run too."""
+
+    def __init__(self, every: int, interrupt: Interrupt) -> None:
+        self._every, self._interrupt = every, interrupt
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._interrupt.requested:
+            control.should_training_stop = True
+        is_due = self._every > 0 and state.global_step % self._every == 0
+        if is_due or self._interrupt.requested or state.global_step >= state.max_steps:
+            control.should_save = True
+
+
+class ProgressCallback(TrainerCallback):
+    """Shows the logs of every step."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._tracker: Tracker | None = None
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._tracker = Tracker(state.max_steps, state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if self._tracker is not None and logs and is_step(logs):
+            self._display.show(self._tracker.update(state.global_step, logs))
+
+
+def is_step(logs: dict[str, Any]) -> bool:
+    """True for the log of an optimizer step; the trainer also logs a summary at the end and evaluations."""
+    return "train_runtime" not in logs and not any(key.startswith("eval_") for key in logs)

@@ -1,0 +1,123 @@
+"""What a run shows at its end: the table before and after, the curves, and what to do next."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from isentrope import record
+from isentrope.cli._charts import line_chart, smooth
+from isentrope.cli._display import KEYS, duration
+from isentrope.recipe import Recipe
+from isentrope.record import RunFolder
+
+SMOOTHING = 5  # rollout batches or updates that a point of the terminal's reward curve averages
+
+
+def brief(report: Mapping[str, Any]) -> str:
+    """The main numbers of an evaluation of one task on one line."""
+    numbers = ", ".join(f"{name} {text}" for name, text in _rows(report))
+    return f"{report['task']}, {report['problems']} held-out problems: {numbers}"
+
+
+def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    most = max(map(int, report["pass_at"]))
+    return [
+        ("pass@1", f"{report['pass_at']['1']:.3f}"),
+        *([(f"pass@{most}", f"{report['pass_at'][str(most)]:.3f}")] if most > 1 else []),
+        (f"distinct answers of {report['distinct_of']}", f"{report['distinct_answers']:.2f}"),
+        (f"distinct right answers of {report['distinct_of']}", f"{report['distinct_right']:.2f}"),
+        ("entropy, nats", f"{report['entropy']:.3f}"),
+    ]
+
+
+def summary(folder: RunFolder, recipe: Recipe, seconds: float) -> dict[str, Any]:
+    """What summary.json holds.
+
+    run: the folder. steps, seed. seconds: of this process, evaluations included. interrupted: False. entropy, reward:
+    first and last value logged, in nats and in the reward's unit, null where none was. before, after: the
+    evaluations, one a task, [] if left out.
+    """
+    lines = record.read_metrics(folder.metrics) if folder.metrics.is_file() else []
+    return {
+        "run": str(folder.path),
+        "steps": lines[-1]["step"] if lines else 0,
+        "seed": recipe.seed,
+        "seconds": round(seconds, 1),
+        "interrupted": False,
+        "entropy": _ends(lines, "entropy"),
+        "reward": _ends(lines, "reward"),
+        **{when: _evaluation(folder, when) for when in ("before", "after")},
+    }
+
+
+def _ends(lines: list[dict[str, Any]], name: str) -> list[float] | None:
+    _, values = curve(lines, name)
+    return [values[0], values[-1]] if values else None
+
+
+def curve(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of what the display calls `name`, under the first key that was logged."""
+    found = (record.series(lines, key) for key in KEYS[name])
+    return next(((steps, values) for steps, values in found if values), ([], []))
+
+
+def _evaluation(folder: RunFolder, when: str) -> list[dict[str, Any]]:
+    path = folder.evaluation(when)
+    reports: list[dict[str, Any]] = record.read_json(path) if path.is_file() else []
+    return reports
+
+
+def show(console: Console, found: Mapping[str, Any], folder: RunFolder) -> None:
+    """Print curves, table, and the way on."""
+    lines = record.read_metrics(folder.metrics)
+    for name, title in (("reward", "reward of the rollouts"), ("entropy", "entropy of the policy, nats")):
+        steps, values = curve(lines, name)
+        chart = line_chart(title, steps, smooth(values, SMOOTHING) if name == "reward" else values)
+        console.print(chart, markup=False, highlight=False, soft_wrap=True)
+    for before, after in zip(found["before"], found["after"], strict=True):
+        console.print(table(before, after))
+    console.print(_close(found), markup=False, highlight=False, soft_wrap=True)
+
+
+def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
+    """Evaluations of one task side by side."""
+    title = f"{before['task']}: {before['problems']} held-out problems, {before['samples']} samples each"
+    made = Table(title=title, title_justify="left")
+    for name in ("", "before", "after"):
+        made.add_column(name, justify="left" if not name else "right")
+    for (name, old), (_, new) in zip(_rows(before), _rows(after), strict=True):
+        made.add_row(name, old, new)
+    return made
+
+
+def _close(found: Mapping[str, Any]) -> str:
+    start, end = found["entropy"] or (math.nan, math.nan)
+    return "\n".join(
+        [
+            f"entropy in training {start:.3f} -> {end:.3f} nats over {found['steps']} updates;"
+            f" {duration(found['seconds'])} in all",
+            f"run folder: {found['run']} (metrics.jsonl, curves.png, checkpoints)",
+            f"the same with GRPO: isentrope train {found['run']}/recipe.toml --objective grpo",
+        ]
+    )
+
+
+def draw(folder: RunFolder) -> None:
+    """Write curves.png: reward and entropy over the steps, evaluations as points at both ends."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines = record.read_metrics(folder.metrics)
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    for axis, name, label in zip(axes, ("reward", "entropy"), ("reward of the rollouts", "entropy, nats"), strict=True):
+        steps, values = curve(lines, name)
+        axis.plot(steps, values, linewidth=1.2)
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+    axes[-1].set_xlabel("optimizer step")
+    with record.replacing(folder.curves) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))

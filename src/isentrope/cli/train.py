@@ -1,0 +1,109 @@
+"""`isentrope train`: a recipe and a few options in, a trained model and its run folder out."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isentrope.cli._errors import INTERRUPTED
+from isentrope.errors import IsentropeError
+
+# Options that a resumed run may change: they say how long and what else to write, not what is learnt.
+RESUMABLE = ("trainer.steps", "output.", "evaluation.")
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="TOML file, or a recipe of the package. [default: default]")
+    ] = None,
+    objective: Annotated[str | None, typer.Option(help="Preset, or file.py:name.")] = None,
+    model: Annotated[str | None, typer.Option(help="embedded, smollm2, a folder, or a cached hub id.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task, or file.py:name; takes the place of the recipe's tasks.")
+    ] = None,
+    assign: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of problems, sampling and training.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. [default: runs/TIME-TASK-OBJECTIVE]")] = None,
+    tokens: Annotated[int | None, typer.Option(metavar="N", help="Dump the tokens of every Nth step.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
+) -> None:
+    """Train a language model with an entropy-controlled objective.
+
+    Without arguments: CE-GPPO on the embedded model, minutes on two CPU cores. Ctrl-C saves a checkpoint; --resume
+    goes on from it.
+    """
+    choices = _choices(objective=objective, model=model, task=task, steps=steps, seed=seed, tokens=tokens)
+    folder, resolved = (
+        _resume(recipe, out, choices, assign or []) if resume else _start(recipe, out, choices, assign or [])
+    )
+    from isentrope.cli import _session
+
+    summary = _session.run(resolved, folder, resume=resume, as_json=as_json)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    if summary["interrupted"]:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _choices(**given: Any) -> dict[str, Any]:
+    """Dotted recipe keys for the options that were given."""
+    keys = {
+        "objective": "objective",
+        "model": "model.name",
+        "task": "task",
+        "steps": "trainer.steps",
+        "seed": "seed",
+        "tokens": "output.tokens_every",
+    }
+    chosen = {keys[name]: value for name, value in given.items() if value is not None}
+    if "task" in chosen:
+        chosen["task"] = [{"name": chosen["task"]}]
+    return chosen
+
+
+def _start(recipe: str | None, out: Path | None, choices: dict[str, Any], assign: list[str]) -> tuple[Path, Any]:
+    """Folder and recipe of a new run."""
+    from isentrope import recipe as recipes
+
+    resolved = recipes.load(recipe or "default", assign, choices)
+    folder = out or (Path(resolved.output.dir) if resolved.output.dir else None)
+    if folder is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise IsentropeError("several processes need the same run folder; name it with --out")
+    return folder or _timed_folder(resolved), resolved
+
+
+def _timed_folder(recipe: Any) -> Path:
+    """runs/TIME-TASK-OBJECTIVE, of a recipe's names."""
+    objective = recipe.objective if isinstance(recipe.objective, str) else recipe.objective.get("preset", "objective")
+    parts = [time.strftime("%Y%m%d-%H%M%S"), *(task.name for task in recipe.task), str(objective)]
+    return Path("runs") / "-".join(Path(part.rpartition(":")[2]).stem for part in parts)
+
+
+def _resume(recipe: str | None, out: Path | None, choices: dict[str, Any], assign: list[str]) -> tuple[Path, Any]:
+    """Folder and recipe of a run that goes on: what it learns stays as it was recorded."""
+    from isentrope import recipe as recipes
+    from isentrope.record import RunFolder
+
+    if out is None:
+        raise IsentropeError("--resume needs --out with the folder of the run to continue")
+    if recipe is not None:
+        raise IsentropeError(f"--resume takes the recipe recorded in {out}; leave out {recipe}")
+    fixed = [
+        key for key in [*choices, *(text.partition("=")[0].strip() for text in assign)] if not key.startswith(RESUMABLE)
+    ]
+    if fixed:
+        raise IsentropeError(f"--resume cannot change {fixed[0]}; start a new run for that, or leave it out")
+    folder = RunFolder.resume(out)
+    return out, recipes.load(str(folder.recipe), assign, choices)

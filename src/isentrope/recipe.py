@@ -1,0 +1,373 @@
+"""Recipes: what a training run does, as TOML that is checked word for word.
+
+A recipe has the sections below; every key has a default, so the shortest recipe is an empty file. Keys that do not
+exist are refused with the nearest one that does. `load` reads a file (or one of the recipes that come with the
+package, by name), applies `--set` assignments, and returns a frozen `Recipe`; `Recipe.to_toml` writes it with every
+default spelled out, and that text reads back as the same recipe.
+
+    seed = 0
+    objective = "ce_gppo"        # a preset, file.py:name, or a table: [objective] preset = "ce_gppo", then what differs
+
+    [model]
+    name = "embedded"            # embedded, smollm2, a folder, or an id that is in the hub cache
+
+    [[task]]
+    name = "countdown"
+
+    [trainer]
+    steps = 100
+
+    [evaluation]
+    [output]
+    [trl]                        # any other field of trl.GRPOConfig, by its own name
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from isentrope.errors import IsentropeError
+
+Positive = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+# Fields of trl.GRPOConfig that a recipe sets under a name of its own.
+OWNED_BY_RECIPE = {
+    "learning_rate": "trainer.learning_rate",
+    "lr_scheduler_type": "trainer.lr_schedule",
+    "warmup_steps": "trainer.warmup_steps",
+    "max_grad_norm": "trainer.max_grad_norm",
+    "max_steps": "trainer.steps",
+    "num_train_epochs": "trainer.steps",
+    "num_generations": "trainer.group_size",
+    "num_iterations": "trainer.passes",
+    "steps_per_generation": "trainer.minibatches",
+    "generation_batch_size": "trainer.prompts",
+    "per_device_train_batch_size": "trainer.micro_batch",
+    "gradient_accumulation_steps": "trainer.micro_batch",
+    "max_completion_length": "trainer.max_completion_length",
+    "temperature": "trainer.temperature",
+    "seed": "seed",
+    "output_dir": "output.dir",
+    "report_to": "output.report_to",
+    "save_steps": "output.checkpoint_every",
+    "save_strategy": "output.checkpoint_every",
+    "save_total_limit": "output.keep_checkpoints",
+    "model_init_kwargs": "model.dtype",
+}
+# Fields that the command sets because its record and its display depend on them.
+FIXED_BY_COMMAND = (
+    "disable_tqdm",
+    "logging_steps",
+    "logging_strategy",
+    "logging_first_step",
+    "resume_from_checkpoint",
+    "run_name",
+)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Model(_Section):
+    """The policy: embedded, smollm2, a folder of a saved transformers model, or a hub id; `dtype` of its weights."""
+
+    name: str = "embedded"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+
+class Task(_Section):
+    """One task of the mix: a built-in name or file.py:name.
+
+    `weight` is its share of the training prompts, relative to the other tasks' weights; `options` are fields of the
+    task.
+    """
+
+    name: str
+    weight: PositiveFloat = 1.0
+    options: dict[str, Any] = {}
+
+
+class Trainer(_Section):
+    """The loop.
+
+    A rollout batch is `prompts` times `group_size` completions. It is cut into `minibatches` equal parts, each of
+    which makes one optimizer step, and gone through `passes` times: `minibatches * passes` updates per rollout batch.
+    `steps` counts optimizer steps. `micro_batch` is how many completions one forward pass of one process takes; 0
+    takes a whole minibatch. `temperature` is that of the rollouts. `max_grad_norm` 0 does not clip. `threads` 0
+    leaves torch's own number of threads.
+    """
+
+    steps: Positive = 100
+    prompts: Positive = 16
+    group_size: Annotated[int, Field(ge=2)] = 8
+    minibatches: Positive = 4
+    passes: Positive = 1
+    micro_batch: Natural = 0
+    learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
+    lr_schedule: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant"
+    warmup_steps: Natural = 0
+    max_grad_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    max_completion_length: Positive = 256
+    temperature: PositiveFloat = 1.0
+    threads: Natural = 0
+
+    @property
+    def rows(self) -> int:
+        """Completions in a rollout batch."""
+        return self.prompts * self.group_size
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Optimizer steps on one rollout batch."""
+        return self.minibatches * self.passes
+
+    @property
+    def micro_rows(self) -> int:
+        """Completions in one micro-batch, over all processes."""
+        return self.micro_batch or self.rows // self.minibatches
+
+    @model_validator(mode="after")
+    def _parts_are_whole(self) -> Trainer:
+        if self.rows % self.minibatches:
+            raise ValueError(
+                f"prompts * group_size = {self.rows} completions do not divide into"
+                f" minibatches = {self.minibatches} equal parts"
+            )
+        if self.micro_batch and self.rows // self.minibatches % self.micro_batch:
+            raise ValueError(
+                f"micro_batch = {self.micro_batch} does not divide the {self.rows // self.minibatches} completions"
+                " of a minibatch"
+            )
+        return self
+
+
+class Evaluation(_Section):
+    """Held-out problems before and after, of every task: `samples` completions each. `problems` 0 leaves it out.
+
+    `temperature` is that of these samples, not of the rollouts. `batch` is how many completions are sampled at a time.
+    """
+
+    problems: Natural = 100
+    samples: Positive = 8
+    temperature: PositiveFloat = 1.0
+    batch: Positive = 256
+
+
+class Output(_Section):
+    """The run folder. `dir` "" means runs/TIME-TASK-OBJECTIVE.
+
+    `checkpoint_every` steps a checkpoint is saved (0: at the end only, and on Ctrl-C), of which `keep_checkpoints`
+    stay. `tokens_every` steps the tokens are dumped (0: never). `report_to` names TRL's metric services: tensorboard,
+    trackio, wandb, ...
+    """
+
+    dir: str = ""
+    checkpoint_every: Natural = 0
+    keep_checkpoints: Positive = 2
+    tokens_every: Natural = 0
+    report_to: list[str] = []
+
+
+class Recipe(_Section):
+    """A whole run. `objective` is what `isentrope.spec.load` takes: a name, file.py:name, or a table."""
+
+    seed: Natural = 0
+    objective: str | dict[str, Any] = "ce_gppo"
+    model: Model = Model()
+    task: Annotated[list[Task], Field(min_length=1)] = [Task(name="countdown")]
+    trainer: Trainer = Trainer()
+    evaluation: Evaluation = Evaluation()
+    output: Output = Output()
+    trl: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _tasks_differ(self) -> Recipe:
+        names = [task.name for task in self.task]
+        if len(set(names)) < len(names):
+            raise ValueError(f"each task may stand once in the mix, got {names}")
+        return self
+
+    def to_toml(self) -> str:
+        """TOML with every default written out; `parse` reads it back as an equal recipe."""
+        return tomli_w.dumps(self.model_dump())
+
+
+def load(
+    source: str = "default", assignments: Sequence[str] = (), overrides: Mapping[str, Any] | None = None
+) -> Recipe:
+    """The recipe in file `source` (or of that name in the package), changed by assignments, then by overrides.
+
+    `assignments` are dotted TOML keys with TOML values ("trainer.steps=5", 'model.name="embedded"'; a bare word is a
+    string); `overrides` are dotted keys with Python values; both are checked like the file. A path `file.py:name`
+    under `objective` is relative to the recipe's folder. IsentropeError names the recipe, the key and what to do.
+    """
+    label, text, folder = _read(source)
+    table = _parse_toml(text, f"recipe {label}")
+    _anchor_objective(table, folder)
+    for assignment in assignments:
+        key, value = parse_assignment(assignment)
+        _assign(table, key, value, f"--set {assignment}")
+    for key, value in (overrides or {}).items():
+        _assign(table, key, value, key)
+    return from_table(table, f"recipe {label}")
+
+
+def parse(text: str, label: str = "recipe") -> Recipe:
+    """The recipe that a TOML text holds."""
+    return from_table(_parse_toml(text, label), label)
+
+
+def from_table(table: dict[str, Any], label: str) -> Recipe:
+    """The recipe that a table holds, `[trl]` checked against trl.GRPOConfig."""
+    try:
+        recipe = Recipe.model_validate(table)
+    except ValidationError as error:
+        raise IsentropeError(f"{label}: {_sentence(error)}") from error
+    if recipe.trl:
+        check_trl(recipe.trl, label)
+    return recipe
+
+
+def names() -> list[str]:
+    """The recipes that come with the package."""
+    files = resources.files("isentrope").joinpath("recipes").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def _read(source: str) -> tuple[str, str, Path]:
+    """Label, text and folder of a recipe; a name without a folder or suffix is one of the package's."""
+    if source in names():
+        return source, resources.files("isentrope").joinpath("recipes", f"{source}.toml").read_text("utf-8"), Path()
+    try:
+        return source, Path(source).read_text(encoding="utf-8"), Path(source).parent
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise IsentropeError(f"recipe {source}: {reason}; give a TOML file or one of {', '.join(names())}") from error
+
+
+def _parse_toml(text: str, label: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise IsentropeError(f"{label} is not TOML: {error}") from error
+
+
+def _anchor_objective(table: dict[str, Any], folder: Path) -> None:
+    """Make a `file.py:name` in a recipe relative to the recipe, wherever the command runs."""
+    objective = table.get("objective")
+    if isinstance(objective, str) and ".py:" in objective and not Path(objective).is_absolute():
+        table["objective"] = str(folder / objective)
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Key and value of "key=value": the value is TOML; a word that is not is taken as a string.
+
+    >>> (
+    ...     parse_assignment("trainer.steps=5"),
+    ...     parse_assignment("model.name=embedded"),
+    ...     parse_assignment("output.report_to=['tensorboard']"),
+    ... )
+    (('trainer.steps', 5), ('model.name', 'embedded'), ('output.report_to', ['tensorboard']))
+    """
+    key, separator, value = (part.strip() for part in text.partition("="))
+    if not separator or not key or not value:
+        raise IsentropeError(f"--set {text}: expected KEY=VALUE, such as trainer.steps=50")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        if any(character in value for character in "\"'[]{}\n#"):
+            raise IsentropeError(f"--set {text}: {value} is not a TOML value: {error}") from error
+        return key, value
+
+
+def _assign(table: dict[str, Any], key: str, value: Any, label: str) -> None:
+    """Put `value` at a dotted key, making tables on the way; a number selects an entry of a list."""
+    *parents, last = key.split(".")
+    place: Any = table
+    for depth, name in enumerate(parents):
+        if isinstance(place, dict) and name == "objective" and isinstance(place.get(name), str):
+            place[name] = {"preset": place[name]}  # so that "objective.surrogate.keep_low=0" refines the preset
+        place = _step_into(place, name, ".".join(parents[: depth + 1]), label)
+    if isinstance(place, list):
+        _step_into(place, last, key, label)
+        place[int(last)] = value
+    else:
+        place[last] = value
+
+
+def _step_into(place: Any, name: str, path: str, label: str) -> Any:
+    if isinstance(place, list):
+        if not name.isdecimal() or int(name) >= len(place):
+            raise IsentropeError(f"{label}: {path} must be a number from 0 to {len(place) - 1}")
+        return place[int(name)]
+    inner = place.setdefault(name, {})
+    if not isinstance(inner, dict | list):
+        raise IsentropeError(f"{label}: {path} is {inner!r}, not a table")
+    return inner
+
+
+def check_trl(table: Mapping[str, Any], label: str) -> None:
+    """Refuse keys of `[trl]` that are no field of trl.GRPOConfig or that a recipe sets elsewhere."""
+    from trl import GRPOConfig
+
+    known = [field.name for field in dataclasses.fields(GRPOConfig) if field.init]
+    for key in table:
+        if key in OWNED_BY_RECIPE:
+            raise IsentropeError(f"{label}: [trl] {key} is set by {OWNED_BY_RECIPE[key]}; use that key")
+        if key in FIXED_BY_COMMAND:
+            raise IsentropeError(f"{label}: [trl] {key} is set by the command itself; remove it")
+        if key not in known:
+            raise IsentropeError(f"{label}: [trl] has no key {key!r}{suggestion(key, known)}")
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """The end of a sentence that names the nearest of the known words, or all of them where none is near.
+
+    >>> suggestion("stpes", ["steps", "seed"]), suggestion("zzz", ["steps", "seed"])
+    ("; did you mean 'steps'?", '; it has steps, seed')
+    """
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; it has {', '.join(known)}" if len(known) <= 20 else ""
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first of pydantic's complaints in one sentence, with the number of the others."""
+    first, *others = error.errors()
+    more = f" (and {len(others)} more)" if others else ""
+    *parents, last = first["loc"] or ("",)
+    place = "".join(f"[{part}] " if isinstance(part, str) else f"number {part} " for part in parents)
+    if first["type"] == "extra_forbidden":
+        subject = place.strip() if parents else "the top level"
+        return f"{subject} has no key {last!r}{suggestion(str(last), _fields_at(parents))}{more}"
+    if first["type"] == "missing":
+        return f"{place}{last} is missing{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{place}{f'[{last}] ' if last else ''}{message}{more}"
+    return f"{place}{last} = {first['input']!r}: {message[0].lower()}{message[1:]}{more}"
+
+
+def _fields_at(parents: Sequence[str | int]) -> list[str]:
+    sections: dict[str, type[_Section]] = {
+        "model": Model,
+        "task": Task,
+        "trainer": Trainer,
+        "evaluation": Evaluation,
+        "output": Output,
+    }
+    section = sections[str(parents[0])] if parents else Recipe
+    return list(section.model_fields)

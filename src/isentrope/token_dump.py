@@ -1,0 +1,168 @@
+"""The token dump of a run folder: one parquet file for each optimizer step that is dumped, one line for each token.
+
+A file `tokens/step-000010.parquet` holds every token that the trainer scored in step 10; padding at the end of a row
+is left out. Columns and units are in `TOKEN_COLUMNS`; a number that the run does not have (no sampler
+log-probabilities, say) is null. On several processes each writes its own rows, to `step-000010.rank1.parquet` and so
+on; rank 0 has no suffix. A file is written under a temporary name and renamed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isentrope.errors import IsentropeError
+from isentrope.record import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+MAX_TOKEN_ROWS = 20_000_000  # about 1 GB in memory; of larger dumps read single columns
+
+TOKEN_COLUMNS: dict[str, str] = {
+    "step": "int32",  # optimizer step, 1 = the first
+    "row": "int64",  # counts completions from the start of the run; the same through all updates on a completion
+    "group": "int64",  # counts prompts likewise
+    "task": "int32",  # index of the task among the recipe's task names in alphabetical order; null for a single task
+    "position": "int32",  # 0 = the first token of the completion
+    "token_id": "int32",
+    "logp": "float32",  # nats, current policy
+    "old_logp": "float32",  # nats, policy that the step improves
+    "rollout_logp": "float32",  # nats, as the sampler reported it
+    "entropy": "float32",  # nats, exact, current policy
+    "advantage": "float32",  # after all shaping
+    "weight": "float32",  # dJ/dlogp
+    "mask": "bool",  # False: not written by the policy (tool output), no part in the loss
+}
+
+
+def token_path(folder: Path, step: int, rank: int = 0) -> Path:
+    """Where the token dump of `step` stands.
+
+    >>> token_path(Path("tokens"), 10).name, token_path(Path("tokens"), 10, rank=1).name
+    ('step-000010.parquet', 'step-000010.rank1.parquet')
+    """
+    return folder / (f"step-{step:06d}.parquet" if rank == 0 else f"step-{step:06d}.rank{rank}.parquet")
+
+
+class TokenWriter:
+    """Collects the micro-batches of an optimizer step and writes them as one parquet file.
+
+    Called as `writer(step, columns)` once per micro-batch: `mask` and `token_id` [B, T], `row` and `group` [B], and as
+    many of the other `TOKEN_COLUMNS` as there are. A call with another step writes the step before; `close` writes the
+    last one. Raises ValueError for a column that is unknown or missing.
+    """
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self.folder = folder
+        self.rank = rank
+        self._step: int | None = None
+        self._tables: list[pa.Table] = []
+
+    def __call__(self, step: int, columns: Mapping[str, Tensor]) -> None:
+        if step != self._step:
+            self.close()
+            self._step = step
+        self._tables.append(_token_table(step, columns))
+
+    def close(self) -> None:
+        """Write what was collected; nothing where nothing was. The writer can go on with another step."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._step is None:
+            return
+        with replacing(token_path(self.folder, self._step, self.rank)) as temporary:
+            pq.write_table(pa.concat_tables(self._tables), temporary, compression="zstd")
+        self._step, self._tables = None, []
+
+
+def _token_table(step: int, columns: Mapping[str, Tensor]) -> pa.Table:
+    """One micro-batch, a line per token up to the last unmasked position of its row."""
+    import pyarrow as pa
+    import torch
+
+    _check_token_columns(columns)
+    mask = columns["mask"].detach().bool().cpu()
+    num_rows, num_positions = mask.shape
+    position = torch.arange(num_positions).expand_as(mask)
+    length = torch.where(mask, position + 1, 0).amax(dim=1, keepdim=True) if num_positions else torch.zeros(num_rows, 1)
+    kept = position < length
+    grid = {name: value.detach().cpu() for name, value in columns.items()} | {"mask": mask, "position": position}
+    grid |= {"step": torch.full_like(position, step)}
+    arrays = []
+    for name, kind in TOKEN_COLUMNS.items():
+        value = grid.get(name)
+        arrays.append(_token_array(value, kept, kind) if value is not None else pa.nulls(int(kept.sum()), _arrow(kind)))
+    return pa.Table.from_arrays(arrays, schema=token_schema())
+
+
+def _check_token_columns(columns: Mapping[str, Tensor]) -> None:
+    unknown = set(columns) - set(TOKEN_COLUMNS)
+    missing = {"mask", "token_id", "row", "group"} - set(columns)
+    if unknown or missing:
+        raise ValueError(
+            f"token dump: unknown columns {sorted(unknown)}, missing columns {sorted(missing)};"
+            f" it takes {list(TOKEN_COLUMNS)}"
+        )
+
+
+def _token_array(value: Tensor, kept: Tensor, kind: str) -> pa.Array:
+    import pyarrow as pa
+
+    if value.dim() == 1:
+        value = value[:, None]
+    flat = value.expand_as(kept)[kept]
+    return pa.array((flat.float() if kind == "float32" else flat).numpy()).cast(_arrow(kind))
+
+
+def _arrow(kind: str) -> pa.DataType:
+    import pyarrow as pa
+
+    return {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "bool": pa.bool_()}[kind]
+
+
+def token_schema() -> pa.Schema:
+    """The arrow schema of a token dump."""
+    import pyarrow as pa
+
+    return pa.schema([(name, _arrow(kind)) for name, kind in TOKEN_COLUMNS.items()])
+
+
+def token_steps(folder: Path) -> list[int]:
+    """The optimizer steps that have a token dump in `folder`, in order."""
+    matches = (re.fullmatch(r"step-(\d+)(?:\.rank\d+)?\.parquet", path.name) for path in folder.glob("step-*.parquet"))
+    return sorted({int(match[1]) for match in matches if match})
+
+
+def read_tokens(folder: Path, step: int, columns: list[str] | None = None) -> pa.Table:
+    """The token dump of one step, all ranks after one another; `columns` selects (default: all).
+
+    IsentropeError where there is none, it is no parquet file, a column is missing, or it holds more than 20 million
+    rows.
+    """
+    import pyarrow as pa
+
+    paths = sorted(folder.glob(f"step-{step:06d}*.parquet"))
+    if not paths:
+        raise IsentropeError(f"{folder} holds no token dump of step {step}; it has {token_steps(folder) or 'none'}")
+    return pa.concat_tables([_read_token_file(path, columns) for path in paths])
+
+
+def _read_token_file(path: Path, columns: list[str] | None) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            missing = set(columns or TOKEN_COLUMNS) - set(file.schema_arrow.names)
+            if missing:
+                raise IsentropeError(f"{path} has no column {sorted(missing)[0]!r}; it has {file.schema_arrow.names}")
+            if file.metadata.num_rows > MAX_TOKEN_ROWS:
+                raise IsentropeError(f"{path} has {file.metadata.num_rows} rows, more than {MAX_TOKEN_ROWS}")
+            return file.read(columns=columns)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise IsentropeError(f"cannot read {path} as a token dump: {error}") from error
