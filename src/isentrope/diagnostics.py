@@ -1,6 +1,6 @@
 """Measurements of a step, for any objective: functions of prepared rows and the current policy's columns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -50,12 +50,18 @@ def step_metrics(now: Objective, rows: Mapping[str, Tensor], totals: Totals) -> 
             "kl_rollout": share(reference_kl(-gap, "k3")),
             "no_rollout_logp": share(~torch.isfinite(clean["rollout_logp"])),
         }
-    return found | _clip_shares(now, clean, share)
+    sides = _sides(now, clean)
+    return found if sides is None else found | {"clip_low": share(sides[0]), "clip_high": share(sides[1])}
 
 
-def _clip_shares(now: Objective, clean: dict[str, Tensor], share: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+@torch.no_grad()
+def clip_sides(now: Objective, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+    """Tokens that the surrogate's lower and upper bound act on, two bool [B,T]; None for one that does not clip."""
+    return _sides(now, now._for_loss(rows))
+
+
+def _sides(now: Objective, clean: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
     if not hasattr(now.surrogate, "clipped"):
-        return {}
-    log_ratio = now._run("ratio", now.ratio, clean, ())
-    low, high = now.surrogate.clipped(log_ratio, now._shape(clean))
-    return {"clip_low": share(low), "clip_high": share(high)}
+        return None
+    low, high = now.surrogate.clipped(now._run("ratio", now.ratio, clean, ()), now._shape(clean))
+    return low, high

@@ -1,4 +1,4 @@
-"""With TRL's conventions chosen through our rules, a seeded run is TRL's own run: same losses, gradients and parameters."""
+"""With TRL's conventions chosen through our rules, a seeded run is TRL's own: losses, gradients and parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

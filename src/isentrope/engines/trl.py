@@ -9,33 +9,32 @@ trainer.train()
 ```
 
 Rollouts, rewards, generation backends, PEFT, accumulation, reuse of rollouts, evaluation and checkpoints are TRL's. The
-objective's `prepare` sees each rollout batch whole, over all ranks, before TRL shuffles and splits it. The gradient is the same
-for any split into micro-batches, accumulation steps or ranks.
+objective's `prepare` sees each rollout batch whole, over all ranks, before TRL shuffles and splits it. The gradient is
+the same for any split into micro-batches, accumulation steps or ranks.
 
 **Options.** `trl_options` says of every field of `GRPOConfig` whether it is honoured, replaced by a slot, or refused.
 The reference model of a KL penalty is TRL's: it is loaded when the objective reads `ref_logp`.
 
-**Metrics.** TRL's keys stay (`reward`, `completions/*`, `entropy`, `clip_ratio/*`, `kl`, ...). Ours; all are means over tokens (or
-rows) pooled over micro-batches and ranks since the last log line, log-probabilities and entropies at the sampling temperature,
-over the tokens that the policy wrote:
+**Metrics.** TRL's keys stay (`reward`, `completions/*`, `entropy`, `clip_ratio/*`, `kl`, ...). All that come from the
+loss, TRL's and ours, are means over tokens (or rows) pooled over micro-batches and ranks since the last log line, over
+the tokens that the policy wrote; log-probabilities and entropies are those at the sampling temperature. Ours:
 
 | key | meaning |
 | --- | --- |
-| `entropy/current_exact` | exact softmax entropy of the policy at the update, nats |
+| `entropy/current_exact` | exact softmax entropy of the policy at the update, nats; TRL's `entropy` is the same |
 | `entropy/old_exact` | the same of the policy at the rollout; where the objective or TRL takes that pass |
 | `entropy/current_exact/<task>`, `reward/<task>` | by the dataset's column `task`, with more than one task |
-| `clip/low`, `clip/high` | share of counted tokens beyond the lower and the upper bound whose gradient is clipped or altered there |
-| `ratio/mean`, `kl_old` | mean of the ratio, and of the estimate of KL to the rollout's policy, nats |
-| `tokens/selected`, `tokens/excluded` | share of tokens with a gradient; share dropped for a non-finite column |
+| `clip/low`, `clip/high` | share of counted tokens beyond the surrogate's lower and upper bound, where it acts |
+| `ratio/mean`, `kl_old` | mean of the ratio, and k3 estimate of the KL divergence from the rollout's policy, nats |
+| `kl_rollout` | the same between the sampler and the trainer's pass, where the sampler reports log-probabilities |
+| `tokens/selected`, `tokens/excluded` | share of tokens with a gradient; share left out for a non-finite column |
 | `controller/<slot>.<field>.<number>` | every number of the controllers' state, as it stands at the log line |
 """
 
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +46,12 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
-from trl.trainer.utils import RepeatSampler, get_config_model_id
+from trl.trainer.utils import RepeatSampler
 
 from isentrope import masked, spec
 from isentrope.aggregate import Totals
-from isentrope.engines import trl_batch, trl_metrics, trl_state
+from isentrope.engines import trl_batch, trl_metrics, trl_setup, trl_state
+from isentrope.engines.trl_batch import CompletionError, RewardError
 from isentrope.engines.trl_options import (
     InertObjectiveWarning,
     OptionError,
@@ -59,10 +59,21 @@ from isentrope.engines.trl_options import (
     check_options,
     sampler_mismatches,
 )
+from isentrope.engines.trl_state import CheckpointError
 from isentrope.objective import Objective
 
+__all__ = [
+    "CheckpointError",
+    "CompletionError",
+    "InertObjectiveWarning",
+    "ObjectiveTrainer",
+    "OptionError",
+    "RewardError",
+    "SamplerMismatchWarning",
+]
+
 TokenSink = Callable[[int, dict[str, Tensor]], None]
-SINK_COLUMNS = ("group", "task", "old_logp", "rollout_logp", "entropy", "logp", "mask")
+_SINK_COLUMNS = ("task", "old_logp", "rollout_logp", "entropy", "logp", "mask")
 
 
 class ObjectiveTrainer(GRPOTrainer):
@@ -70,18 +81,23 @@ class ObjectiveTrainer(GRPOTrainer):
 
     All arguments of GRPOTrainer, and:
     objective: an Objective, a preset's name, a TOML path or text, or "file.py:name".
-    token_sink: called as token_sink(step, columns) for each micro-batch of the optimizer steps (1 = the first) that are multiples of
-        token_interval: row, group, task [B] and token_id, logp, old_logp, rollout_logp, entropy, advantage (after all
-        shaping), weight (dJ/dlogp of the whole step's J), mask [B,T], without gradient, of this rank. `row` counts completions from the
-        start of the run and stays with a completion through all updates on it, `group` likewise prompts. Columns the run does not have are left out.
-    token_interval: 0 never calls it.
+    token_sink: called as token_sink(step, columns) for each micro-batch of the optimizer steps (1 = the first) that are
+        multiples of token_interval, with this rank's row, group, task [B] and token_id, logp, old_logp, rollout_logp,
+        entropy, advantage (after all shaping), weight (dJ/dlogp, J of the whole optimizer step), mask [B,T], all
+        without gradient. `row` counts completions from the start of the run and stays with a completion through all updates on
+        it; `group` counts prompts likewise. Columns that the run does not have are left out.
+    token_interval: in optimizer steps; 0 never calls it.
 
-    Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured, RewardError and
-    CompletionError for what reward and rollout functions return, CheckpointError on resume. Warns with
+    Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured; RewardError and
+    CompletionError for what reward and rollout functions return; CheckpointError on resume. Warns with
     InertObjectiveWarning where a rule cannot act, with SamplerMismatchWarning where sampling is truncated.
     """
 
-    _tag_names = ["trl", "isentrope"]
+    args: Any
+    model: Any
+    num_generations: int
+    _logs: dict[str, Any]
+    _tag_names = ["trl", "isentrope"]  # noqa: RUF012  (TRL's own attribute)
 
     def __init__(
         self,
@@ -104,21 +120,21 @@ class ObjectiveTrainer(GRPOTrainer):
         token_sink: TokenSink | None = None,
         token_interval: int = 0,
     ) -> None:
-        args = args if args is not None else _default_config(model)
+        args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
         check_options(args)
-        _check_sink(token_sink, token_interval)
-        self._objective = _with_sampler_correction(self.objective, args)
+        trl_setup.check_sink(token_sink, token_interval)
+        self._objective = trl_setup.with_sampler_correction(self.objective, args)
         self._needs = self._objective.columns()
         self._state: dict[str, float] = self._objective.init()
         self._token_sink, self._token_interval = token_sink, token_interval
         self._pools = {"train": trl_metrics.MetricPool(), "eval": trl_metrics.MetricPool()}
-        self._tasks = trl_batch.TaskNames(_task_names(train_dataset))
+        self._tasks = trl_batch.TaskNames(trl_setup.task_names(train_dataset))
         self._num_rollouts = 0
         self._scored: tuple[Tensor, list[list[int]]] | None = None
         self._passes: list[tuple[Tensor, Tensor | None]] | None = None
-        self._resumed: dict[str, Any] | None = None
-        with _reference_model(args, wanted="ref_logp" in self._needs.prepare | self._needs.loss):
+        self._window: tuple[Tensor, int] | None = None  # loss since a log line, that line's step
+        with trl_setup.reference_model(args, wanted="ref_logp" in self._needs.prepare | self._needs.loss):
             super().__init__(
                 model=model,
                 reward_funcs=reward_funcs,
@@ -132,13 +148,13 @@ class ObjectiveTrainer(GRPOTrainer):
                 quantization_config=quantization_config,
                 peft_config=peft_config,
                 tools=tools,
-                rollout_func=_checked_rollouts(rollout_func),
+                rollout_func=trl_setup.checked_rollouts(rollout_func),
                 environment_factory=environment_factory,
             )
-        self.add_callback(_ContinueWindow(self))
+        self.add_callback(trl_state.ContinueWindow(self))
         self._warn()
 
-    # -- before training ------------------------------------------------------------------------------------------------
+    # -- before training
 
     @property
     def updates_per_rollout(self) -> int:
@@ -163,17 +179,17 @@ class ObjectiveTrainer(GRPOTrainer):
         options = sampler_mismatches(self.args)
         if options and self._objective.correction is None:
             warnings.warn(
-                f"{', '.join(options)}: completions are not drawn from softmax(logits / temperature), whose log-probabilities enter the "
-                "loss; sample without these options, or use vLLM and a rule in the slot `correction`",
+                f"{', '.join(options)}: completions are not drawn from softmax(logits / temperature), whose "
+                "log-probabilities enter the loss; sample without these options, or use vLLM and a rule in the slot `correction`",
                 SamplerMismatchWarning,
                 stacklevel=3,
             )
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
         sampler = super()._get_train_sampler(dataset)
-        return _EpochSampler(sampler, lambda: int(self.state.epoch or 0))
+        return trl_setup.EpochSampler(sampler, lambda: int(self.state.epoch or 0))
 
-    # -- once per rollout batch -----------------------------------------------------------------------------------------
+    # -- once per rollout batch
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         generated = super()._generate_single_turn(*args, **kwargs)
@@ -248,7 +264,7 @@ class ObjectiveTrainer(GRPOTrainer):
         return torch.tensor([ids[-1] not in ends for ids in self._scored[1]], device=self.accelerator.device)
 
     def _old_policy(self, output: dict[str, Any]) -> dict[str, Tensor]:
-        """`old_logp` and `old_entropy`: TRL's pass where it made one, our own where the objective needs it at rollout."""
+        """`old_logp`, `old_entropy`: TRL's pass where it made one, ours where the objective reads them at rollout."""
         logp = output.get("old_per_token_logps")
         if logp is not None:
             entropy = next(h for scored, h in self._passes or [] if scored is logp)
@@ -285,7 +301,7 @@ class ObjectiveTrainer(GRPOTrainer):
         logged.extend(mean)
         trl_metrics.log_rollout(self._pools[self._mode], own, self._tasks.names)
 
-    # -- once per micro-batch -------------------------------------------------------------------------------------------
+    # -- once per micro-batch
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         logp, entropy, aux_loss = self._score(model, inputs, aux_loss=self.aux_loss_enabled)
@@ -336,7 +352,7 @@ class ObjectiveTrainer(GRPOTrainer):
         step = self.state.global_step + 1
         if self._token_sink is None or self._mode == "eval" or not self._token_interval or step % self._token_interval:
             return
-        columns = {name: rows[name].detach() for name in SINK_COLUMNS if name in rows}
+        columns = {name: rows[name].detach() for name in _SINK_COLUMNS if name in rows}
         columns |= {
             "row": rows["row"],
             "group": rows["row"] // self.num_generations,
@@ -362,150 +378,15 @@ class ObjectiveTrainer(GRPOTrainer):
         args = self.args
         return int(args.per_device_train_batch_size if self._mode == "train" else args.per_device_eval_batch_size)
 
-    # -- checkpoints ----------------------------------------------------------------------------------------------------
-
-    def _layout(self) -> dict[str, int]:
-        args = self.args
-        return {
-            "processes": self.accelerator.num_processes,
-            "per_device_train_batch_size": args.per_device_train_batch_size,
-            "gradient_accumulation_steps": args.gradient_accumulation_steps,
-            "steps_per_generation": args.steps_per_generation,
-            "num_iterations": args.num_iterations,
-            "num_generations": args.num_generations,
-        }
+    # -- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if not self.args.save_only_model:  # such a checkpoint cannot be resumed from anyway
-            self._save_state(folder)
+            trl_state.save(self, folder)
         super()._save_checkpoint(model, trial)
-
-    def _save_state(self, folder: str) -> None:
-        reuse = self.args.steps_per_generation * self.num_iterations
-        rank = {
-            "pool": self._pools["train"].state(),
-            "loss": self._tr_loss.detach(),
-            "rows": self._buffered_inputs if self._step % reuse else None,
-        }
-        trl_state.save_rank(folder, self.accelerator.process_index, rank)
-        if not self.args.should_save:
-            return
-        shared = {
-            "layout": self._layout(),
-            "objective": str(self.objective),
-            "state": self._state,
-            "tasks": self._tasks.names,
-            "micro_step": self._step,
-            "num_rollouts": self._num_rollouts,
-            "metrics": dict(self._metrics["train"]),
-            "last_logged_step": self._globalstep_last_logged,
-        }
-        trl_state.save_shared(folder, shared)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            self._load_state(checkpoint)
-
-    def _load_state(self, folder: str) -> None:
-        shared = trl_state.load_shared(folder, self._layout(), self._objective)
-        rank = trl_state.load_rank(folder, self.accelerator.process_index, self.accelerator.device)
-        self._state = shared["state"]
-        self._tasks = trl_batch.TaskNames(shared["tasks"])
-        self._step, self._num_rollouts = shared["micro_step"], shared["num_rollouts"]
-        self._metrics["train"].update(shared["metrics"])
-        self._pools["train"].load(rank["pool"], self.accelerator.device)
-        self._buffered_inputs = rank["rows"]
-        self._resumed = {"loss": rank["loss"], "last_logged_step": shared["last_logged_step"]}
-
-    def _continue_window(self) -> None:
-        """Take up the loss that was summed since the last log line; the training loop has just set it to 0."""
-        if self._resumed is not None:
-            self._tr_loss += self._resumed["loss"]
-            self._globalstep_last_logged = self._resumed["last_logged_step"]
-            self._resumed = None
-
-
-class _ContinueWindow(TrainerCallback):
-    def __init__(self, trainer: ObjectiveTrainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._trainer._continue_window()
-
-
-class _EpochSampler(RepeatSampler):
-    """TRL's sampler, whose order in epoch e does not depend on where the run started: a resumed run sees the same prompts."""
-
-    def __init__(self, sampler: RepeatSampler, epoch: Callable[[], int]) -> None:
-        super().__init__(
-            data_source=sampler.data_source,
-            mini_repeat_count=sampler.mini_repeat_count,
-            batch_size=sampler.batch_size,
-            repeat_count=sampler.repeat_count,
-            shuffle=sampler.shuffle,
-            seed=sampler.seed,
-        )
-        self._epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        if self.shuffle:
-            self.generator.manual_seed(self.seed)
-            for _ in range(self._epoch()):
-                torch.randperm(self.num_samples, generator=self.generator)
-        yield from super().__iter__()
-
-
-@contextmanager
-def _reference_model(args: GRPOConfig, wanted: bool) -> Iterator[None]:
-    """TRL loads and scores a reference model if `beta` is not 0 at construction; its value enters no loss of ours."""
-    beta = args.beta
-    args.beta = 1.0 if wanted else beta
-    try:
-        yield
-    finally:
-        args.beta = beta
-
-
-def _default_config(model: Any) -> GRPOConfig:
-    name = model if isinstance(model, str) else get_config_model_id(model.config)
-    return GRPOConfig(f"{name.split('/')[-1]}-Isentrope")
-
-
-def _with_sampler_correction(objective: Objective, args: GRPOConfig) -> Objective:
-    """TRL's vLLM correction as the objective's `correction`, where it is on; it may not meet another one."""
-    if not (args.use_vllm and args.vllm_importance_sampling_correction):
-        return objective
-    if objective.correction is not None:
-        raise OptionError(
-            f"the sampler would be corrected twice: by {objective.correction!r} in the slot `correction` and by "
-            "vllm_importance_sampling_correction=True; set the option to False, or leave the slot empty"
-        )
-    return replace(objective, correction=trl_batch.SamplerCorrection())
-
-
-def _checked_rollouts(rollout_func: Any) -> Any:
-    if rollout_func is None:
-        return None
-
-    def checked(prompts: Any, trainer: Any) -> Any:
-        output = rollout_func(prompts, trainer)
-        trl_batch.refuse_empty(output.get("completion_ids", ()), "rollout_func")
-        return output
-
-    return checked
-
-
-def _check_sink(sink: TokenSink | None, interval: int) -> None:
-    if interval < 0 or (interval and sink is None):
-        raise ValueError(
-            f"token_interval={interval} needs a token_sink and a number of steps >= 0; 0 switches the sink off"
-        )
-
-
-def _task_names(dataset: Any) -> list[str]:
-    """The tasks of a dataset that can be read without iterating over a stream, sorted: their numbers do not depend on order."""
-    if isinstance(dataset, Dataset) and "task" in dataset.column_names:
-        return sorted({str(name) for name in dataset.unique("task") if name is not None})
-    return []
+            trl_state.load(self, checkpoint)

@@ -117,7 +117,7 @@ def own_rows(columns: Mapping[str, Tensor], rank: int, like: Tensor) -> dict[str
 
 
 def pack(columns: Mapping[str, Tensor], totals: Totals) -> dict[str, Tensor]:
-    """Columns and totals under names that travel through TRL's shuffle and split; totals have no dimension and stay whole."""
+    """Columns and totals under names for TRL's dictionary. Its shuffle and split leave the totals alone."""
     packed = {PREFIX + name: value for name, value in columns.items()}
     numbers = (totals.tokens, totals.rows, totals.groups)
     return packed | {key: torch.tensor(x, dtype=torch.float64) for key, x in zip(_TOTALS, numbers, strict=True)}
@@ -150,7 +150,7 @@ class TaskNames:
 
 
 def tasks_of(examples: Sequence[Mapping[str, Any]]) -> list[Any] | None:
-    """The column `task` of a list of dataset rows; None where the dataset has none. ValueError where only some rows have it."""
+    """The column `task` of dataset rows; None where there is none, ValueError where only some rows have it."""
     found = [example["task"] for example in examples if example.get("task") is not None]
     if found and len(found) != len(examples):
         raise ValueError(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isentrope import masked
 from isentrope.aggregate import Totals
-from isentrope.diagnostics import step_metrics
+from isentrope.diagnostics import clip_sides, step_metrics
 from isentrope.objective import Objective
 from isentrope.penalty import reference_kl
 
@@ -28,8 +28,8 @@ class MetricPool:
     """Collects numerators and denominators, and extremes, until the next log line.
 
     `mean(name, numerator, denominator)` with scalars of this micro-batch; the logged value is sum(numerators) /
-    sum(denominators) over all micro-batches since the last line and all ranks. A name whose denominators sum to 0 is left
-    out. `extreme(name, value, "min" | "max")` keeps the smallest or largest value over the same set.
+    sum(denominators) over all micro-batches since the last line and all ranks. A name whose denominators sum to 0 is
+    left out. `extreme(name, value, "min" | "max")` keeps the smallest or largest value over the same set.
     Nothing waits for the device before `flush`.
     """
 
@@ -103,6 +103,7 @@ def log_update(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor], tas
             pool.mean(names[key], sums[key], counted)
     if "clip_low" in sums:
         pool.mean("clip_ratio/region_mean", sums["clip_low"] + sums["clip_high"], counted)
+        _log_clipped_rows(pool, now, rows)
     entropy = masked.fill(rows["entropy"], mask)
     for name in ("entropy", "entropy/current_exact"):  # TRL's name, and the one that says what it is
         pool.mean(name, entropy.sum(), mask.sum())
@@ -116,6 +117,15 @@ def log_update(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor], tas
     pool.mean("tokens/excluded", sums["excluded"], mask.sum() + rows["excluded"].sum())
     if "ref_logp" in rows:
         pool.mean("kl", masked.fill(reference_kl(rows["logp"] - rows["ref_logp"], "k3"), mask).sum(), mask.sum())
+
+
+def _log_clipped_rows(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor]) -> None:
+    """TRL's extremes: the smallest share of a row's tokens beyond the lower, the largest beyond the upper bound."""
+    sides, counted = clip_sides(now, rows), rows["counted"]
+    assert sides is not None, "the surrogate clips"
+    low, high = (masked.row_mean(side.float(), counted)[counted.any(-1)] for side in sides)
+    pool.extreme("clip_ratio/low_min", low, "min")
+    pool.extreme("clip_ratio/high_max", high, "max")
 
 
 def _by_task(rows: Mapping[str, Tensor], tasks: list[str]) -> Iterator[tuple[str, Tensor]]:

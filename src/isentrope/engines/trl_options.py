@@ -4,7 +4,7 @@ Every field is in exactly one table:
 
 * `HONOURED`: does what TRL says.
 * `REPLACED`: a slot of the objective does this; anything but the default is refused, naming the slot.
-* `REFUSED`: cannot be honoured here (TRL itself ignores it in GRPO); anything but the default is refused, with the reason.
+* `REFUSED`: cannot be honoured (TRL itself ignores it in GRPO); anything but the default is refused, with the reason.
 
 A field of a newer TRL is in none of them and is refused by `check_options` when set, by name.
 """
@@ -79,8 +79,9 @@ _HONOURED_TRL = """
 # inherited from transformers' TrainingArguments; the Liger layer kernels only, TRL refuses Liger's fused loss
 _HONOURED_TRANSFORMERS = """
     accelerator_config activation_checkpointing activation_checkpointing_kwargs adam_beta1 adam_beta2 adam_epsilon
-    auto_find_batch_size average_tokens_across_devices bf16 bf16_full_eval data_seed dataloader_drop_last dataloader_in_order
-    dataloader_multiprocessing_context dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory
+    auto_find_batch_size average_tokens_across_devices bf16 bf16_full_eval data_seed dataloader_drop_last
+    dataloader_in_order dataloader_multiprocessing_context dataloader_num_workers dataloader_persistent_workers
+    dataloader_pin_memory
     dataloader_prefetch_factor ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters
     ddp_static_graph ddp_timeout debug deepspeed disable_tqdm do_eval do_predict do_train enable_jit_checkpoint
     eval_accumulation_steps eval_delay eval_do_concat_batches eval_on_start eval_steps eval_strategy
@@ -103,7 +104,7 @@ HONOURED = frozenset((_HONOURED_TRL + _HONOURED_TRANSFORMERS).split())
 def check_options(args: Any) -> None:
     """Refuse every option that the objective replaces, that cannot be honoured, or that this engine does not know.
 
-    args: a `GRPOConfig`. Raises OptionError for the first field that is not at its default, naming option, value and slot.
+    args: a `GRPOConfig`. Raises OptionError for the first such field, naming option, value and slot.
     """
     for entry in dataclasses.fields(args):
         value = getattr(args, entry.name)
@@ -120,7 +121,8 @@ def _is_default(entry: "dataclasses.Field[Any]", value: Any) -> bool:
 def _refusal(name: str, value: Any) -> str:
     if name in REPLACED:
         slot, advice = REPLACED[name]
-        return f"{name}={value!r}: the objective's slot `{slot}` does this; leave {name} alone and set {advice.format(value=value)}"
+        do = advice.format(value=value)
+        return f"{name}={value!r}: the objective's slot `{slot}` does this; leave {name} alone and set {do}"
     if name in REFUSED:
         return f"{name}={value!r} cannot be honoured: {REFUSED[name]}"
     return f"{name}={value!r}: this engine was written for TRL 1.16, which has no such option; leave it at its default"
@@ -132,7 +134,7 @@ def check_generation_kwargs(args: Any) -> None:
     found = overrides.get("temperature", args.temperature)
     if found != args.temperature:
         raise OptionError(
-            f"generation_kwargs has temperature={found!r} but log-probabilities are taken at temperature={args.temperature!r}: "
+            f"generation_kwargs has temperature={found!r} but log-probabilities are taken at {args.temperature!r}: "
             "set the option `temperature` alone"
         )
 

@@ -1,8 +1,11 @@
 """What a checkpoint holds beyond TRL's own files, so that a resumed run continues exactly.
 
-* `isentrope_state.json`: what is the same on all ranks: the controllers' state, task names, counters, half-filled log lines.
+* `isentrope_state.json`: what is the same on all ranks: the controllers' state, task names, counters, half-filled log
+  lines.
 * `isentrope_rank<i>.pt`: what each rank has for itself: pooled numerators, the loss since the last log line and, in the
   middle of a rollout batch, the prepared rows that later updates still use. TRL alone loses those rows on resume.
+
+Both are written before TRL's files: a checkpoint with a `trainer_state.json` has them.
 """
 
 import os
@@ -10,81 +13,133 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
 
+from isentrope.engines.trl_batch import TaskNames
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
 from isentrope.record import read_json, replacing, write_json
 
 STATE_FILE = "isentrope_state.json"
 VERSION = 1
+_LAYOUT = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "num_generations",
+)
 
 
 class CheckpointError(IsentropeError, ValueError):
     """A checkpoint that this run cannot continue from."""
 
 
-def save_shared(folder: str, content: dict[str, Any]) -> None:
-    """Write what all ranks share, whole or not at all."""
-    write_json(Path(folder) / STATE_FILE, {"version": VERSION} | content)
-
-
-def save_rank(folder: str, rank: int, content: dict[str, Any]) -> None:
-    """Write what this rank alone has; tensors, numbers, strings and containers of them."""
+def save(trainer: Any, folder: str) -> None:
+    """Write this rank's file, and on the rank that saves also what all share; each whole or not at all."""
     os.makedirs(folder, exist_ok=True)  # other ranks may come before the one that saves the model
-    with replacing(_rank_file(folder, rank)) as temporary:
-        torch.save(content, temporary)
+    with replacing(_rank_file(folder, trainer)) as temporary:
+        torch.save(_own(trainer), temporary)
+    if trainer.args.should_save:
+        write_json(Path(folder) / STATE_FILE, {"version": VERSION, "layout": _layout(trainer)} | _shared(trainer))
 
 
-def load_shared(folder: str, layout: dict[str, int], objective: Objective) -> dict[str, Any]:
-    """Read and check `isentrope_state.json`.
+def _own(trainer: Any) -> dict[str, Any]:
+    reuse = trainer.args.steps_per_generation * trainer.num_iterations
+    return {
+        "pool": trainer._pools["train"].state(),
+        "loss": trainer._tr_loss.detach(),
+        "rows": trainer._buffered_inputs if trainer._step % reuse else None,
+    }
 
-    layout: this run's process count, batch sizes and reuse of rollouts; they must be the checkpoint's.
-    objective: its controllers must be those whose state the checkpoint holds.
-    Raises CheckpointError for a checkpoint that is not ours, of another layout or of other controllers.
+
+def _shared(trainer: Any) -> dict[str, Any]:
+    return {
+        "objective": str(trainer.objective),
+        "state": trainer._state,
+        "tasks": trainer._tasks.names,
+        "micro_step": trainer._step,
+        "num_rollouts": trainer._num_rollouts,
+        "metrics": dict(trainer._metrics["train"]),
+        "last_logged_step": trainer._globalstep_last_logged,
+    }
+
+
+def load(trainer: Any, folder: str) -> None:
+    """Put a trainer where the checkpoint left off. CheckpointError for one that is not ours, incomplete, of other
+    batch sizes, rollout reuse or process count, or of other controllers.
     """
+    shared, own = _read_shared(folder), _read_own(folder, trainer)
+    _check_layout(folder, shared["layout"], _layout(trainer))
+    _check_state(folder, shared["state"], trainer._objective)
+    trainer._state = shared["state"]
+    trainer._tasks = TaskNames(shared["tasks"])
+    trainer._step, trainer._num_rollouts = shared["micro_step"], shared["num_rollouts"]
+    trainer._metrics["train"].update(shared["metrics"])
+    trainer._pools["train"].load(own["pool"], trainer.accelerator.device)
+    trainer._buffered_inputs = own["rows"]
+    trainer._window = own["loss"], shared["last_logged_step"]
+
+
+class ContinueWindow(TrainerCallback):
+    """Takes up the loss that was summed since the last log line; the training loop has just set it to 0."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        trainer = self._trainer
+        if trainer._window is not None:
+            loss, trainer._globalstep_last_logged = trainer._window
+            trainer._tr_loss += loss
+            trainer._window = None
+
+
+def _rank_file(folder: str, trainer: Any) -> Path:
+    return Path(folder) / f"isentrope_rank{trainer.accelerator.process_index}.pt"
+
+
+def _read_shared(folder: str) -> dict[str, Any]:
     path = Path(folder) / STATE_FILE
     if not path.is_file():
         raise CheckpointError(
-            f"{folder} has no {STATE_FILE}: it was not saved by ObjectiveTrainer; to start from its weights pass it as the model"
+            f"{folder} has no {STATE_FILE}: ObjectiveTrainer did not save it; to use its weights pass it as model"
         )
     content: dict[str, Any] = read_json(path)
     if content.get("version") != VERSION:
         raise CheckpointError(f"{path} has version {content.get('version')!r}; this library reads version {VERSION}")
-    _check_layout(folder, content["layout"], layout)
-    _check_state(folder, content["state"], objective)
     return content
 
 
-def load_rank(folder: str, rank: int, device: torch.device) -> dict[str, Any]:
-    """Read this rank's file; its tensors come to `device`. CheckpointError where it is missing."""
-    path = _rank_file(folder, rank)
+def _read_own(folder: str, trainer: Any) -> dict[str, Any]:
+    path = _rank_file(folder, trainer)
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete (or was saved with save_only_model)")
-    content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete, or was saved with fewer processes")
+    content: dict[str, Any] = torch.load(path, map_location=trainer.accelerator.device, weights_only=True)
     return content
 
 
-def _rank_file(folder: str, rank: int) -> Path:
-    return Path(folder) / f"isentrope_rank{rank}.pt"
+def _layout(trainer: Any) -> dict[str, int]:
+    return {"processes": trainer.accelerator.num_processes} | {name: getattr(trainer.args, name) for name in _LAYOUT}
 
 
 def _check_layout(folder: str, saved: dict[str, int], current: dict[str, int]) -> None:
-    changed = [
-        f"{name} {saved.get(name)} then, {value} now" for name, value in current.items() if saved.get(name) != value
-    ]
+    changed = [f"{key} was {saved.get(key)}, is {value}" for key, value in current.items() if saved.get(key) != value]
     if changed:
         raise CheckpointError(
-            f"{folder} was saved with other settings: {'; '.join(changed)}. Resume with the same ones, or start a new run from its weights"
+            f"{folder} was saved with other settings: {'; '.join(changed)}. Resume with the same ones, or start a new "
+            "run from its weights"
         )
 
 
 def _check_state(folder: str, state: dict[str, float], objective: Objective) -> None:
-    """A state may have more numbers than `init` gives (a target found in the first batch), but none of another controller."""
+    """A state may have more numbers than `init` gives (a target, say), but none of another controller."""
     paths = tuple(f"{path}." for path in objective.controllers())
     stray = [key for key in state if not key.startswith(paths)] if paths else list(state)
     missing = [key for key in objective.init() if key not in state]
     if stray or missing:
         raise CheckpointError(
-            f"{folder} holds the state of another objective: it has {sorted(state) or 'no controllers'}, this objective's controllers "
-            f"are {', '.join(objective.controllers()) or 'none'}. Resume with the same objective, or start a new run from its weights"
+            f"{folder} holds the state of another objective: it has {sorted(state) or 'no controllers'}, this one has "
+            f"controllers at {', '.join(objective.controllers()) or 'no place'}. Resume with the same objective, or "
+            "start a new run from its weights"
         )
