@@ -70,6 +70,9 @@ _ENTRIES = [
         "the most tokens a completion may have",
         "max_completion_length (TRL), response_length (verl)",
     ),
+    Column(
+        "tempered", "B", "bool", "the row was sampled at another temperature", "an engine that honours Rollout.share"
+    ),
     Column("advantage", "BT", "float", "advantage after shaping in prepare", "Objective.prepare"),
     Column("selected", "BT", "bool", "tokens that get a gradient", "Objective.prepare"),
     Column("counted", "BT", "bool", "tokens in the normaliser", "Objective.prepare"),
@@ -152,7 +155,7 @@ def pick(columns: Mapping[str, Any], wanted: Reads, who: str, where: str) -> dic
 
 
 def invoke(rule: Any, columns: Mapping[str, Any], *arguments: Any, method: str = "__call__") -> Any:
-    """Call a rule (or another method of it) with the columns it reads; a rule that wraps another calls it through this."""
+    """Call a rule (or another method of it) with the columns it reads; a wrapping rule calls the other through this."""
     call = getattr(rule, method)
     return call(*arguments, **pick(columns, reads(rule, method), name_of(rule), "its columns"))
 

@@ -211,6 +211,40 @@ class EntropyPI(_Servo):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EntropySwitch:
+    """One of two numbers: `below` while H < H*, `above` while H > H*, `start` before any observation.
+
+    AEPO's sampling temperature: 1.2 below the target, .8 above it (arXiv:2510.08141; the numbers are those of its
+    code).
+    """
+
+    below: float
+    above: float
+    start: float
+    target: Target = "initial"
+
+    def __post_init__(self) -> None:
+        require(self, "target", is_number(self.target) or self.target == "initial", 'a number of nats or "initial"')
+
+    def init(self) -> State:
+        return {"value": float(self.start)} | ({} if isinstance(self.target, str) else {"target": float(self.target)})
+
+    def observe(self, state: State, *, measured_entropy: float) -> State:
+        if not math.isfinite(measured_entropy):
+            warnings.warn(
+                f"EntropySwitch: measured entropy is {measured_entropy}; state kept", IsentropeWarning, stacklevel=2
+            )
+            return state
+        state = {"target": measured_entropy} | state
+        if measured_entropy == state["target"]:
+            return state
+        return state | {"value": float(self.below if measured_entropy < state["target"] else self.above)}
+
+    def value(self, state: State) -> float:
+        return state["value"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hysteresis:
     """A switch, 0 or 1, that closes at one entropy and opens at another (AEPO's negative gate).
 

@@ -22,6 +22,7 @@ from isentrope.columns import CURRENT_POLICY, GLOSSARY, Batch, Reads, invoke, na
 from isentrope.control import Controller, State
 from isentrope.errors import IsentropeWarning
 from isentrope.ratio import TokenRatio
+from isentrope.rollout import Rollout
 
 # A token where one of these is read and not finite leaves every statistic (and is reported in `excluded`).
 _MUST_BE_FINITE = ("old_logp", "old_entropy", "ref_logp", "value")
@@ -57,6 +58,7 @@ class Objective:
     penalties: tuple[Any, ...] = ()
     correction: Any = None
     aggregate: Any = TokenMean()
+    rollout: Rollout = Rollout()
 
     def __post_init__(self) -> None:
         for slot in ("select", "shaping", "penalties"):
@@ -72,8 +74,10 @@ class Objective:
     # -- what it consists of ------------------------------------------------------------------------------------------
 
     def rules(self) -> Iterator[tuple[str, Any]]:
-        """(path, rule) of every filled slot: ("shaping.0", ...), ("surrogate", ...)."""
+        """(path, rule) of every filled slot but `rollout`: ("shaping.0", ...), ("surrogate", ...)."""
         for f in fields(self):
+            if f.name == "rollout":
+                continue
             held = getattr(self, f.name)
             if isinstance(held, tuple):
                 yield from ((f"{f.name}.{i}", rule) for i, rule in enumerate(held))

@@ -5,13 +5,22 @@ Every preset is an `Objective`; `dataclasses.replace` makes another from it.
 
 from dataclasses import replace
 
-from isentrope.advantage import BatchWhitened, GeneralizedAdvantage, GroupCentred, GroupRelative, LeaveOneOut, Signed
+from isentrope.advantage import (
+    BatchWhitened,
+    GeneralizedAdvantage,
+    GroupCentred,
+    GroupRelative,
+    LeaveOneOut,
+    Signed,
+    SoftOverlong,
+)
 from isentrope.aggregate import ConstantLength, SequenceMean, TokenMean
-from isentrope.control import EntropyServo, EntropyStep
+from isentrope.control import EntropyServo, EntropyStep, EntropySwitch
 from isentrope.objective import Objective
 from isentrope.penalty import EntropyBonus
 from isentrope.ratio import SequenceRatio, TokenRatio
-from isentrope.select import HighEntropyTokens, NegativeGate, VaryingReward
+from isentrope.rollout import Rollout
+from isentrope.select import HighEntropyTokens, NegativeGate, TemperedSuccesses, Untruncated, VaryingReward
 from isentrope.shaping import Decorrelate, GroupEntropyGate, RescaleBySurprisal
 from isentrope.surrogate import (
     ClipCov,
@@ -22,6 +31,7 @@ from isentrope.surrogate import (
     KLCov,
     PolicyGradient,
     PPOClip,
+    ReinforceTempered,
     SoftGate,
 )
 
@@ -34,6 +44,12 @@ ppo = replace(_base, advantage=GeneralizedAdvantage())
 grpo = replace(_base, aggregate=SequenceMean())
 dr_grpo = replace(_base, advantage=GroupCentred(), aggregate=ConstantLength())
 dapo = replace(_higher, select=(VaryingReward(),))
+dapo_full = replace(
+    _higher,
+    advantage=SoftOverlong(GroupRelative(), buffer=4096),
+    select=(VaryingReward(), Untruncated()),
+    rollout=Rollout(rounds=10),
+)
 gspo = replace(grpo, ratio=SequenceRatio(), surrogate=PPOClip(low=3e-4, high=4e-4))
 cispo = replace(_base, surrogate=ClippedWeight(low=None, high=0.2))
 rloo = replace(_base, advantage=LeaveOneOut(), surrogate=PolicyGradient())
@@ -56,6 +72,14 @@ adapo = replace(_higher, surrogate=PPOClip(low=0.2, high=EntropyServo(start=0.28
 # Advantages gated by entropy
 gepo = replace(_base, shaping=(GroupEntropyGate(alpha_low=0.5, alpha_high=0.2),))
 aepo = replace(_base, select=(NegativeGate(),))
+
+# Samples drawn at a temperature that follows entropy (another method called AEPO)
+arbitrary_entropy = replace(
+    grpo,
+    select=(TemperedSuccesses(),),
+    surrogate=ReinforceTempered(_clip),
+    rollout=Rollout(temperature=EntropySwitch(below=1.2, above=0.8, start=1.2, target=0.5), share=0.05),
+)
 
 # Tokens chosen by covariance or entropy
 clip_cov = replace(_base, surrogate=ClipCov())

@@ -1,7 +1,7 @@
-"""Selection: which rows or tokens count. A rule returns True where a token (bool [B,T]) or a row (bool [B]) gets a gradient.
+"""Selection: which rows or tokens count. A rule returns True where a token (bool [B,T]) or row (bool [B]) is kept.
 
-The advantage of a dropped row becomes 0, that of a dropped token stays as it is. count="kept": what is dropped leaves the
-normaliser; "all": it stays there.
+What is dropped gets no gradient; the advantage of a dropped row becomes 0, that of a dropped token stays as it is.
+count="kept": what is dropped leaves the normaliser; "all": it stays there.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor
 from isentrope import masked
 from isentrope.control import Hysteresis, Number, require, require_number
 
-__all__ = ["HighEntropyTokens", "NegativeGate", "Untruncated", "VaryingReward"]
+__all__ = ["HighEntropyTokens", "NegativeGate", "TemperedSuccesses", "Untruncated", "VaryingReward"]
 
 Count = Literal["kept", "all"]
 
@@ -88,3 +88,20 @@ class NegativeGate:
     def __call__(self, *, advantage: Tensor, mask: Tensor) -> Tensor:
         row = masked.row_mean(advantage, mask)
         return (row >= 0) | torch.full_like(row, not self.on, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class TemperedSuccesses:
+    """Of the rows sampled at another temperature keep those with A > 0 (their token mean); keep all others.
+
+    Source: AEPO, arXiv:2510.08141: only samples that do better than their group pull the policy towards the tempered
+    distribution.
+    """
+
+    count: Count = "kept"
+
+    def __post_init__(self) -> None:
+        _check_count(self, self.count)
+
+    def __call__(self, *, tempered: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+        return ~tempered | (masked.row_mean(advantage, mask) > 0)

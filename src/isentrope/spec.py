@@ -21,11 +21,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from isentrope import advantage, aggregate, control, correction, penalty, presets, ratio, select, shaping, surrogate
+from isentrope import (
+    advantage,
+    aggregate,
+    control,
+    correction,
+    penalty,
+    presets,
+    ratio,
+    rollout,
+    select,
+    shaping,
+    surrogate,
+)
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
+from isentrope.rollout import Rollout
 
-RULE_MODULES = (advantage, select, shaping, ratio, surrogate, penalty, correction, aggregate)
+RULE_MODULES = (advantage, select, shaping, ratio, surrogate, penalty, correction, aggregate, rollout)
 CONTROLLERS = (
     control.Constant,
     control.Cosine,
@@ -33,6 +46,7 @@ CONTROLLERS = (
     control.EntropyPI,
     control.EntropyServo,
     control.EntropyStep,
+    control.EntropySwitch,
     control.GroupEntropyThreshold,
     control.Hysteresis,
     control.Linear,
@@ -146,7 +160,7 @@ def reference_to(rule: Any) -> str:
 def to_dict(objective: Objective) -> dict[str, Any]:
     """The specification as a dict of plain values; slots that hold nothing are left out."""
     table = {f.name: _plain(getattr(objective, f.name)) for f in fields(objective)}
-    return {slot: held for slot, held in table.items() if held not in (None, [])}
+    return {slot: held for slot, held in table.items() if held not in (None, []) and held != _plain(Rollout())}
 
 
 def _plain(value: Any) -> Any:

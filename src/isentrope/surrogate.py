@@ -25,6 +25,7 @@ __all__ = [
     "KLCov",
     "PPOClip",
     "PolicyGradient",
+    "ReinforceTempered",
     "SoftGate",
 ]
 
@@ -314,6 +315,19 @@ class KLCov:
         return masked.top(covariance(logp, advantage, mask), mask, masked.share(self.k, int(mask.sum()), minimum=1))
 
 
+def prepare_wrapped(surrogate: Any, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The columns that a wrapped surrogate prepares, for the rule around it to pass on."""
+    return invoke(surrogate, columns, method="prepare") if hasattr(surrogate, "prepare") else {}
+
+
+def clipped_by(surrogate: Any, log_ratio: Tensor, advantage: Tensor) -> Sides:
+    """The tokens that a surrogate clips on either side; none where it has no clip."""
+    if hasattr(surrogate, "clipped"):
+        return surrogate.clipped(log_ratio, advantage)
+    nothing = torch.zeros_like(log_ratio, dtype=torch.bool)
+    return nothing, nothing
+
+
 @dataclass(frozen=True)
 class EntropyRatioClip:
     """Around another surrogate: the gradient is 0 (the value kept) where (entropy + 1e-8) / (old_entropy + 1e-8) is
@@ -337,7 +351,7 @@ class EntropyRatioClip:
 
     def prepare(self, **columns: Tensor) -> dict[str, Tensor]:
         """What the wrapped surrogate prepares."""
-        return invoke(self.surrogate, columns, method="prepare") if hasattr(self.surrogate, "prepare") else {}
+        return prepare_wrapped(self.surrogate, columns)
 
     def __call__(
         self, log_ratio: Tensor, advantage: Tensor, *, entropy: Tensor, old_entropy: Tensor, **columns: Tensor
@@ -348,8 +362,34 @@ class EntropyRatioClip:
         return torch.where((change > self.low) & (change < self.high), objective, objective.detach())
 
     def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
-        if hasattr(self.surrogate, "clipped"):
-            sides: Sides = self.surrogate.clipped(log_ratio, advantage)
-            return sides
-        nothing = torch.zeros_like(log_ratio, dtype=torch.bool)
-        return nothing, nothing
+        return clipped_by(self.surrogate, log_ratio, advantage)
+
+
+@dataclass(frozen=True)
+class ReinforceTempered:
+    """Around another surrogate: rows sampled at another temperature get the REINFORCE term J = coef logp instead.
+
+    With `TemperedSuccesses` these are successes, drawn from a flatter or sharper policy, which pull entropy up or down.
+    coef: 0 leaves them without gradient. The advantage's size does not enter, as in the reference code.
+    Source: AEPO, arXiv:2510.08141.
+    """
+
+    surrogate: Any = PPOClip()
+    coef: Number = 1.0
+    wraps = ("surrogate",)
+
+    def __post_init__(self) -> None:
+        require_number(self, "coef", 0)
+
+    def prepare(self, **columns: Tensor) -> dict[str, Tensor]:
+        """What the wrapped surrogate prepares."""
+        return prepare_wrapped(self.surrogate, columns)
+
+    def __call__(
+        self, log_ratio: Tensor, advantage: Tensor, *, logp: Tensor, tempered: Tensor, **columns: Tensor
+    ) -> Tensor:
+        objective = invoke(self.surrogate, {"logp": logp, "tempered": tempered} | columns, log_ratio, advantage)
+        return torch.where(tempered[:, None], self.coef * logp, objective)
+
+    def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
+        return clipped_by(self.surrogate, log_ratio, advantage)
