@@ -74,6 +74,7 @@ def test_a_key_like_no_other_is_answered_with_those_there_are():
         ("[trainer]\nlearning_rate = nan", "[trainer] learning_rate = nan: input should be a finite number"),
         ("[trainer]\nlr_schedule = 'step'", "[trainer] lr_schedule = 'step': input should be 'constant'"),
         ("[trainer]\nprompts = 3\ngroup_size = 3", "[trainer] prompts * group_size = 9 completions do not divide"),
+        ("[trainer]\nproblems = 3", "[trainer] problems = 3 are too few for prompts = 16 of a rollout batch"),
         ("[trainer]\nmicro_batch = 7", "[trainer] micro_batch = 7 does not divide the 32 completions of a minibatch"),
         ("[[task]]\nweight = 1.0", "[task] number 0 name is missing"),
         ("task = []", "task = []: list should have at least 1 item"),

@@ -102,14 +102,15 @@ class Task(_Section):
 class Trainer(_Section):
     """The loop.
 
-    A rollout batch is `prompts` times `group_size` completions. It is cut into `minibatches` equal parts, each of
-    which makes one optimizer step, and gone through `passes` times: `minibatches * passes` updates per rollout batch.
-    `steps` counts optimizer steps. `micro_batch` is how many completions one forward pass of one process takes; 0
-    takes a whole minibatch. `temperature` is that of the rollouts. `max_grad_norm` 0 does not clip. `threads` 0
-    leaves torch's own number of threads.
+    A rollout batch is `prompts` times `group_size` completions. It is cut into `minibatches` equal parts, each of which
+    makes one optimizer step, and gone through `passes` times: `minibatches * passes` updates per rollout batch.
+    `steps` counts optimizer steps. `problems` are drawn for training, once; a longer run goes through them again.
+    `micro_batch` is how many completions one forward pass takes, over all processes; 0 takes a whole minibatch.
+    `temperature` is that of the rollouts. `max_grad_norm` 0 does not clip. `threads` 0 leaves torch's own number.
     """
 
     steps: Positive = 100
+    problems: Positive = 4096
     prompts: Positive = 16
     group_size: Annotated[int, Field(ge=2)] = 8
     minibatches: Positive = 4
@@ -145,6 +146,8 @@ class Trainer(_Section):
                 f"prompts * group_size = {self.rows} completions do not divide into"
                 f" minibatches = {self.minibatches} equal parts"
             )
+        if self.problems < self.prompts:
+            raise ValueError(f"problems = {self.problems} are too few for prompts = {self.prompts} of a rollout batch")
         if self.micro_batch and self.rows // self.minibatches % self.micro_batch:
             raise ValueError(
                 f"micro_batch = {self.micro_batch} does not divide the {self.rows // self.minibatches} completions"

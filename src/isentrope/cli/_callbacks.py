@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from isentrope.cli._display import Display, Tracker
@@ -72,10 +73,10 @@ class StopCallback(TrainerCallback):
         self._every, self._interrupt = every, interrupt
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self._interrupt.requested:
-            control.should_training_stop = True
+        if is_any(self._interrupt.requested, args):
+            self._interrupt.requested = control.should_training_stop = control.should_save = True
         is_due = self._every > 0 and state.global_step % self._every == 0
-        if is_due or self._interrupt.requested or state.global_step >= state.max_steps:
+        if is_due or state.global_step >= state.max_steps:
             control.should_save = True
 
 
@@ -99,6 +100,15 @@ class ProgressCallback(TrainerCallback):
     ) -> None:
         if self._tracker is not None and logs and is_step(logs):
             self._display.show(self._tracker.update(state.global_step, logs))
+
+
+def is_any(flag: bool, args: TrainingArguments) -> bool:
+    """Whether the flag is up on any process: all must stop at the same step, though a signal reaches them apart."""
+    if not torch.distributed.is_initialized():
+        return flag
+    flags = torch.tensor(int(flag), device=args.device)
+    torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
+    return bool(flags)
 
 
 def is_step(logs: dict[str, Any]) -> bool:

@@ -72,9 +72,11 @@ def _evaluation(folder: RunFolder, when: str) -> list[dict[str, Any]]:
 
 def show(console: Console, found: Mapping[str, Any], folder: RunFolder) -> None:
     """Print curves, table, and the way on."""
-    lines = record.read_metrics(folder.metrics)
+    lines = record.read_metrics(folder.metrics) if console.encoding.startswith("utf") else []
     for name, title in (("reward", "reward of the rollouts"), ("entropy", "entropy of the policy, nats")):
         steps, values = curve(lines, name)
+        if not values:
+            continue
         chart = line_chart(title, steps, smooth(values, SMOOTHING) if name == "reward" else values)
         console.print(chart, markup=False, highlight=False, soft_wrap=True)
     for before, after in zip(found["before"], found["after"], strict=True):

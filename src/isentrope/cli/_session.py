@@ -18,7 +18,7 @@ from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
 from isentrope.recipe import Recipe
 from isentrope.record import RunFolder
-from isentrope.tasks import Task
+from isentrope.tasks import Example, Task
 from isentrope.token_dump import TokenWriter
 
 PROBLEM_SEED = 1_000_003  # apart from the training problems' seed; the splits are disjoint in any case
@@ -31,6 +31,8 @@ class Session:
     recipe: Recipe
     objective: Objective
     mix: list[tuple[Task, float]]
+    training: list[dict[str, Any]]  # rows of the data set
+    held_out: list[list[Example]]  # of each task of the mix, [] without an evaluation
     folder: RunFolder
     console: Console
     is_main: bool
@@ -49,7 +51,7 @@ def run(recipe: Recipe, path: Path, resume: bool, as_json: bool) -> dict[str, An
     """
     session = _session(recipe, path, resume, Console(stderr=as_json))
     checkpoint = session.folder.last_checkpoint() if resume else None
-    _prepare_host(recipe)
+    _prepare_host(session)
     model, tokenizer = _load_model(recipe, checkpoint)
     _open_folder(session, checkpoint)
     started = time.monotonic()
@@ -67,10 +69,13 @@ def _session(recipe: Recipe, path: Path, resume: bool, console: Console) -> Sess
     objective = load_objective(recipe.objective)
     mix = [(tasks.get(task.name, **task.options), task.weight) for task in recipe.task]
     is_main = int(os.environ.get("RANK", "0")) == 0
+    training = tasks.dataset_rows(mix, "train", recipe.trainer.problems, recipe.seed)
+    num_held_out, seed = recipe.evaluation.problems, PROBLEM_SEED + recipe.seed
+    held_out = [task.examples("test", num_held_out, seed) if num_held_out else [] for task, _ in mix]
     folder = RunFolder(path) if resume or not is_main else RunFolder.create(path)
     output = recipe.output.model_copy(update={"dir": ""})  # the recipe lies in it, and serves for other runs
     resolved = recipe.model_copy(update={"objective": spec.to_dict(objective), "output": output})
-    return Session(resolved, objective, mix, folder, console, is_main)
+    return Session(resolved, objective, mix, training, held_out, folder, console, is_main)
 
 
 def load_objective(source: str | Mapping[str, Any]) -> Objective:
@@ -84,18 +89,21 @@ def load_objective(source: str | Mapping[str, Any]) -> Objective:
         raise IsentropeError(f"objective {name}: {type(error).__name__}: {error}") from error
 
 
-def _prepare_host(recipe: Recipe) -> None:
-    """Quiet the host's own reports, and make torch repeatable."""
+def _prepare_host(session: Session) -> None:
+    """Quiet the host's own reports, make torch repeatable, and let the host check its options."""
     import datasets
     import torch
     import transformers
 
+    from isentrope.engines.trl_options import check_options
+
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
-    if recipe.trainer.threads:
-        torch.set_num_threads(recipe.trainer.threads)
-    transformers.set_seed(recipe.seed)
+    if session.recipe.trainer.threads:
+        torch.set_num_threads(session.recipe.trainer.threads)
+    transformers.set_seed(session.recipe.seed)
+    check_options(grpo_config(session.recipe, session.folder))
 
 
 def _load_model(recipe: Recipe, checkpoint: Path | None) -> tuple[Any, Any]:
@@ -171,14 +179,14 @@ def _evaluate(session: Session, model: Any, tokenizer: Any, when: str) -> None:
             model,
             tokenizer,
             task,
-            task.examples("test", settings.problems, PROBLEM_SEED + session.recipe.seed),
+            examples,
             samples=settings.samples,
             max_new_tokens=session.recipe.trainer.max_completion_length,
             temperature=settings.temperature,
             seed=session.recipe.seed,
             batch_size=settings.batch,
         ).to_dict()
-        for task, _ in session.mix
+        for (task, _), examples in zip(session.mix, session.held_out, strict=True)
     ]
     record.write_json(path, reports)
     for report in reports:
@@ -220,7 +228,6 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     from isentrope.engines.trl import InertObjectiveWarning, ObjectiveTrainer
 
     recipe, trainer = session.recipe, session.recipe.trainer
-    rows = tasks.dataset_rows(session.mix, "train", trainer.problems, recipe.seed)
     every = recipe.output.tokens_every
     tokens = TokenWriter(session.folder.tokens, rank=int(os.environ.get("RANK", "0"))) if every else None
     with warnings.catch_warnings():
@@ -229,7 +236,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             model,
             reward_funcs=tasks.reward_function(session.mix),
             args=grpo_config(recipe, session.folder),
-            train_dataset=Dataset.from_list(rows),
+            train_dataset=Dataset.from_list(session.training),
             processing_class=tokenizer,
             callbacks=[
                 _callbacks.RecordCallback(session.folder.metrics, tokens),
