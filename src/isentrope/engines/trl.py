@@ -84,8 +84,8 @@ class ObjectiveTrainer(GRPOTrainer):
     token_sink: called as token_sink(step, columns) for each micro-batch of the optimizer steps (1 = the first) that are
         multiples of token_interval, with this rank's row, group, task [B] and token_id, logp, old_logp, rollout_logp,
         entropy, advantage (after all shaping), weight (dJ/dlogp, J of the whole optimizer step), mask [B,T], all
-        without gradient. `row` counts completions from the start of the run and stays with a completion through all updates on
-        it; `group` counts prompts likewise. Columns that the run does not have are left out.
+        without gradient. `row` counts completions from the start of the run and stays with a completion through all
+        updates on it; `group` counts prompts likewise. Columns that the run does not have are left out.
     token_interval: in optimizer steps; 0 never calls it.
 
     Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured; RewardError and
@@ -180,7 +180,8 @@ class ObjectiveTrainer(GRPOTrainer):
         if options and self._objective.correction is None:
             warnings.warn(
                 f"{', '.join(options)}: completions are not drawn from softmax(logits / temperature), whose "
-                "log-probabilities enter the loss; sample without these options, or use vLLM and a rule in the slot `correction`",
+                "log-probabilities enter the loss; sample without these options, or use vLLM and a rule in the slot "
+                "`correction`",
                 SamplerMismatchWarning,
                 stacklevel=3,
             )

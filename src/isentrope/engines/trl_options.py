@@ -33,9 +33,9 @@ REPLACED: dict[str, tuple[str, str]] = {
     "beta": ("penalties", "penalties=(ReferenceKL({value}),)"),
     "epsilon": ("surrogate", "surrogate=PPOClip(low={value}, high={value})"),
     "epsilon_high": ("surrogate", "surrogate=PPOClip(low=.2, high={value}); for CISPO's cap high = cap - 1"),
-    "delta": ("surrogate", "a surrogate with a dual clip at {value}"),
-    "sapo_temperature_neg": ("surrogate", "the soft-gate surrogate's temperature for A <= 0"),
-    "sapo_temperature_pos": ("surrogate", "the soft-gate surrogate's temperature for A > 0"),
+    "delta": ("surrogate", "surrogate=PPOClip(dual={value})"),
+    "sapo_temperature_neg": ("surrogate", "surrogate=SoftGate(tau_neg={value})"),
+    "sapo_temperature_pos": ("surrogate", "surrogate=SoftGate(tau_pos={value})"),
     "vespo_k_pos": ("surrogate", "a surrogate of your own"),
     "vespo_lambda_pos": ("surrogate", "a surrogate of your own"),
     "vespo_k_neg": ("surrogate", "a surrogate of your own"),
@@ -43,7 +43,10 @@ REPLACED: dict[str, tuple[str, str]] = {
     "importance_sampling_level": ("ratio", "ratio=SequenceRatio() or ratio=TokenRatio()"),
     "multi_objective_aggregation": ("advantage", "an advantage rule over the summed reward, or one of your own"),
     "scale_rewards": ("advantage", "advantage=GroupRelative(), GroupCentred() or another advantage rule"),
-    "loss_type": ("surrogate and aggregate", "the preset of that name, e.g. objective=presets.{value}"),
+    "loss_type": (
+        "surrogate and aggregate",
+        "the preset of that name where there is one (presets.grpo, dapo, dr_grpo, ...)",
+    ),
     "top_entropy_quantile": ("select", "select=(HighEntropyTokens(rho={value}),)"),
     "entropy_coef": ("penalties", "penalties=(EntropyBonus({value}),)"),
     "use_adaptive_entropy": ("penalties", "penalties=(EntropyBonus(<a controller>),)"),
@@ -51,7 +54,7 @@ REPLACED: dict[str, tuple[str, str]] = {
     "entropy_coef_max": ("penalties", "the bounds of the controller in EntropyBonus"),
     "entropy_coef_delta": ("penalties", "the step of the controller in EntropyBonus"),
     "entropy_target": ("penalties", "the target of the controller in EntropyBonus"),
-    "off_policy_mask_threshold": ("correction", "correction=SequenceMask(...)"),
+    "off_policy_mask_threshold": ("correction", "correction=SequenceMask()"),
     "use_bias_correction_kl": ("penalties", "a KL penalty of your own that multiplies by the ratio"),
 }
 

@@ -77,7 +77,7 @@ def load(trainer: Any, folder: str) -> None:
     trainer._step, trainer._num_rollouts = shared["micro_step"], shared["num_rollouts"]
     trainer._metrics["train"].update(shared["metrics"])
     trainer._pools["train"].load(own["pool"], trainer.accelerator.device)
-    trainer._buffered_inputs = own["rows"]
+    trainer._buffered_inputs = _moved(own["rows"], trainer.accelerator.device)
     trainer._window = own["loss"], shared["last_logged_step"]
 
 
@@ -115,8 +115,17 @@ def _read_own(folder: str, trainer: Any) -> dict[str, Any]:
     path = _rank_file(folder, trainer)
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: the checkpoint is incomplete, or was saved with fewer processes")
-    content: dict[str, Any] = torch.load(path, map_location=trainer.accelerator.device, weights_only=True)
+    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return content
+
+
+def _moved(rows: list[dict[str, Any]] | None, device: torch.device) -> list[dict[str, Any]] | None:
+    """Rows on the device; numbers of the whole batch, which have no dimension, stay where they are."""
+    if rows is None:
+        return None
+    return [
+        {k: v.to(device) if isinstance(v, torch.Tensor) and v.ndim else v for k, v in part.items()} for part in rows
+    ]
 
 
 def _layout(trainer: Any) -> dict[str, int]:

@@ -1,0 +1,95 @@
+"""Run by torchrun (or alone): trains the tiny model on fixed rollouts and saves what happened, one file a rank.
+
+    torchrun --nproc-per-node 2 two_processes.py MODEL OUT OBJECTIVE [CHECKPOINT]
+
+Rollouts depend on the prompt and the place in its group alone, so that one process and two see the same rows.
+"""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import train
+
+from isentrope.engines.trl import ObjectiveTrainer
+
+
+def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+    """Answers of 1 to 6 tokens; those of the first prompts are shorter, so that ranks pad differently."""
+    completions = []
+    for place, prompt in enumerate(prompts):
+        seed = int(prompt.split("+")[0]) * 4 + place % 4
+        generator = torch.Generator().manual_seed(seed)
+        length = 1 + int(torch.randint(0, 3 if seed < 64 else 6, (1,), generator=generator))
+        completions.append([*torch.randint(3, 30, (length,), generator=generator).tolist(), 1])
+    return {
+        "prompt_ids": trainer.processing_class(prompts)["input_ids"],
+        "completion_ids": completions,
+        "logprobs": [[-1.0] * len(ids) for ids in completions],
+    }
+
+
+def reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+    """Odd token ids are good, long answers are bad."""
+    return [sum(i % 2 for i in ids) / 4 - 0.05 * len(ids) for ids in completion_ids]
+
+
+def main(model: str, out: str, objective: str, checkpoint: str | None = None) -> None:
+    """Train 6 updates, 2 per rollout batch of 16 rows, in micro-batches that cover it on any number of processes."""
+    warnings.simplefilter("ignore")
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    data = Dataset.from_dict({"prompt": [f"{i}+{i}=" for i in range(32)], "task": ["low"] * 16 + ["high"] * 16})
+    args = GRPOConfig(
+        output_dir=out,
+        per_device_train_batch_size=8 // world,
+        gradient_accumulation_steps=2,
+        steps_per_generation=2,
+        num_iterations=2,
+        num_generations=4,
+        max_completion_length=8,
+        max_steps=6,
+        learning_rate=0.3,
+        optim="sgd",
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=3,
+        report_to="none",
+        use_cpu=True,
+        ddp_backend="gloo" if world > 1 else None,
+        bf16=False,
+        activation_checkpointing=False,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+        seed=1,
+    )
+    run = train(
+        ObjectiveTrainer,
+        resume=checkpoint,
+        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        args=args,
+        train_dataset=data,
+        processing_class=AutoTokenizer.from_pretrained(model),
+        reward_funcs=reward,
+        rollout_func=rollout,
+        objective=objective,
+    )
+    rank = run.trainer.accelerator.process_index
+    assert run.trainer.accelerator.num_processes == world, "this run has other processes than it was started with"
+    found = {"world": world, "gradients": run.gradients, "parameters": run.parameters, "state": run.trainer._state}
+    torch.save(found | {"history": run.history}, Path(out) / f"result{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
