@@ -48,7 +48,7 @@ docs: env ## check the documentation: links lead somewhere, Python blocks run, t
 	$(TESTING) $(BIN)/pytest tests/test_docs.py $(ARGS)
 
 bench: env ## run every benchmark in bench/
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(OFFLINE) $(BIN)/python "$$script" $(ARGS); done
+	@set -e; for script in bench/[!_]*.py; do echo "== $$script"; $(OFFLINE) $(BIN)/python "$$script" $(ARGS); done
 
 model: env ## train the embedded model again from nothing
 	$(OFFLINE) $(BIN)/python -m isentrope.pretrain --out src/isentrope/embedded $(ARGS)
