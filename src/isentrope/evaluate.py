@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from isentrope.tasks.base import Example, Prompt, Score, Task
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+Number = TypeVar("Number", int, float)
 NUM_COUNTED = 8  # distinct answers are counted among the first eight samples of a problem, so that runs compare
 
 
@@ -182,7 +183,8 @@ class _Decoder:
         self.temperature = temperature
         pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
         self.pad = next((token for token in (pad, end) if token is not None), 0)
-        parameters = inspect.signature(model.forward).parameters
+        bare = model.get_base_model() if hasattr(model, "get_base_model") else model  # an adapter hides the signature
+        parameters = inspect.signature(bare.forward).parameters
         self.cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.2x
         self.ends = torch.tensor(sorted(_end_tokens(model, end)), device=model.device)
 
@@ -220,7 +222,7 @@ class _Decoder:
             mask, place = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1), place + 1
             logits = self._logits(chosen[:, None], mask, place, cache)
         lengths = (tokens >= 0).sum(dim=1).tolist()
-        return tuple([row[:n] for row, n in zip(x.tolist(), lengths, strict=True)] for x in (tokens, entropies))  # type: ignore[return-value]
+        return _cut(tokens.tolist(), lengths), _cut(entropies.tolist(), lengths)
 
     def _logits(self, ids: Tensor, mask: Tensor, places: Tensor, cache: Any) -> Tensor:
         """[B, V] at the last position; the cache grows in place."""
@@ -241,6 +243,10 @@ class _Decoder:
         if self.temperature == 0:
             return logits.argmax(dim=-1), entropy.float()
         cumulative = probabilities.cumsum(dim=-1)
+        if not torch.isfinite(cumulative[:, -1]).all():
+            raise IsentropeError(
+                "the model's logits hold NaN or inf: its weights have diverged; load an earlier checkpoint"
+            )
         passed = uniform.double()[:, None] * cumulative[:, -1:]  # a float32 number: never rounds up to the total
         return torch.searchsorted(cumulative, passed, right=True).squeeze(-1), entropy.float()
 
@@ -248,6 +254,10 @@ class _Decoder:
         is_truncated = len(tokens) == limit and tokens[-1] not in self.ends.tolist()
         text = str(self.tokenizer.decode(tokens, skip_special_tokens=True))
         return Completion(text, tuple(tokens), tuple(entropies), is_truncated)
+
+
+def _cut(rows: list[list[Number]], lengths: Sequence[int]) -> list[list[Number]]:
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def _end_tokens(model: "PreTrainedModel", end: int | None) -> set[int]:

@@ -80,12 +80,12 @@ def without_progress_bars() -> Iterator[None]:
     from transformers.utils import logging
 
     had_bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         if had_bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            logging.enable_progress_bar()
 
 
 def _converted_smollm2() -> Path:

@@ -151,13 +151,15 @@ def broken_formats(text: str) -> Iterator[str]:
 def check(task: Task, near_misses: Callable[[Example], Iterable[str]], count: int = 40, seed: int = 0) -> None:
     """The checks every verifier has to pass; the body of `validate`.
 
-    On `count` examples of each split: references are right, near-misses and garbage are not. No prompt and answer of
-    the test examples are among the training examples.
+    On `count` examples of each split references are right, near-misses and garbage are not, and huge texts are tried
+    on one of each split. No prompt and answer of the test examples are among the training examples.
     Raises IsentropeError with the task, the prompt and the completion that was judged wrongly.
     """
     found = {split: task.examples(split, count, seed) for split in get_args(Split)}
-    for example in [*found["train"], *found["test"]]:
-        _check_example(task, example, near_misses(example))
+    for examples in found.values():
+        for example in examples:
+            _check_example(task, example, [*near_misses(example), *GARBAGE])
+        _check_example(task, examples[0], HUGE)
     both = {repr((e.prompt, e.answer)) for e in found["train"]} & {repr((e.prompt, e.answer)) for e in found["test"]}
     if both:
         raise IsentropeError(f"task {task.name} has problems in both splits: {sorted(both)[0]}")
@@ -167,6 +169,6 @@ def _check_example(task: Task, example: Example, near_misses: Iterable[str]) -> 
     for text in example.references:
         if task.score(text, example).outcome != "right":
             raise IsentropeError(f"task {task.name} rejects its reference {shown(text)} for {example.prompt!r}")
-    for text in [*near_misses, *GARBAGE, *HUGE]:
+    for text in near_misses:
         if task.score(text, example).reward > 0:
             raise IsentropeError(f"task {task.name} rewards {shown(text)} for {example.prompt!r}")

@@ -89,7 +89,8 @@ def final_number(text: str) -> str | None:
     """
     marks = list(MARKER.finditer(text))
     if not marks:
-        return next(iter(deque(find_numbers(text), maxlen=1)), None)
+        last = deque(NUMBER.finditer(text), maxlen=1)
+        return canonical(last[0][0]) if last else None
     mark = marks[-1]
     found = (AFTER_HASHES if mark[0] == "####" else IN_BOX).match(text, mark.end())
     if found is None or (mark[0] == "####" and next(find_numbers(found[2]), None) is not None):
