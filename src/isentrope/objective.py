@@ -258,7 +258,11 @@ class Objective:
         return torch.zeros_like(leaf.detach()) if gradient is None else -gradient
 
     def _for_loss(self, rows: Batch) -> dict[str, Tensor]:
-        """The rows with current-policy columns cleaned: 0 behind the mask, and at tokens whose logp is not finite."""
+        """Prepared rows as the rules of `loss` see them: `logp` and `entropy` are 0 behind the mask, constants at
+        dropped tokens.
+
+        A token at which one of them is read and not finite leaves `mask` and `selected`, and stays in the normaliser.
+        """
         if self.controllers():
             raise ValueError("this objective still holds controllers: call objective.at(state) first")
         pick(
@@ -267,10 +271,16 @@ class Objective:
             "loss",
             "its rows (use what prepare returned)",
         )
-        logp = masked.upcast(rows["logp"])
-        usable = rows["mask"] & torch.isfinite(logp.detach())
-        current = {n: masked.fill(masked.upcast(rows[n]), usable) for n in CURRENT_POLICY if n in rows}
-        return dict(rows) | current | {"selected": rows["selected"] & usable}
+        current = {n: masked.upcast(rows[n]) for n in CURRENT_POLICY if n in rows}
+        usable = rows["mask"]
+        for name, x in current.items():
+            if name == "logp" or any(name in reads(rule) for _, rule in self.rules()):
+                usable = usable & torch.isfinite(x.detach())
+        selected = rows["selected"] & usable
+        clean = {n: masked.fill(x, usable) for n, x in current.items()}
+        if self.select:  # a rule that takes a row's mean would reach dropped tokens
+            clean = {n: torch.where(selected, x, x.detach()) for n, x in clean.items()}
+        return dict(rows) | clean | {"mask": usable, "selected": selected}
 
     def _per_token(self, rows: dict[str, Tensor]) -> Tensor:
         log_ratio = self._run("ratio", self.ratio, rows, ())
