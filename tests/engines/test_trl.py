@@ -319,6 +319,13 @@ def test_our_correction_reads_the_samplers_columns(run: Any, monkeypatch: pytest
         assert relative_distance(a, b) < 1e-5
 
 
+def test_a_way_of_sampling_that_is_not_there_is_refused(run: Any) -> None:
+    with pytest.raises(
+        OptionError, match=r"the objective asks for Rollout\(.*rounds=10\), which this engine cannot do"
+    ):
+        run("dapo_full")
+
+
 def test_two_corrections_are_refused(run: Any) -> None:
     from isentrope.correction import IcePop
 
@@ -362,6 +369,30 @@ def test_lora_trains_the_adapter_alone_as_in_trl(run: Any) -> None:
     for mine, theirs in zip(ours.gradients, stock.gradients, strict=True):
         assert relative_distance(mine, theirs) < 1e-4
     assert not torch.equal(ours.parameters[0], ours.parameters[-1])
+
+
+def test_the_reference_of_an_adapter_is_the_model_without_it(run: Any) -> None:
+    from peft import LoraConfig
+
+    from isentrope.penalty import ReferenceKL
+
+    adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    ours = run(replace(TRL_DAPO, penalties=(ReferenceKL(0.2),)), SGD, peft_config=adapter)
+    stock = run(
+        None,
+        SGD | {"beta": 0.2, "use_bias_correction_kl": False, "epsilon_high": 0.28},
+        trainer=GRPOTrainer,
+        peft_config=adapter,
+    )
+    for mine, theirs in zip(ours.gradients, stock.gradients, strict=True):
+        assert relative_distance(mine, theirs) < 1e-4
+    assert ours.logged("kl")[0] > 1e-2
+
+
+def test_a_stream_of_prompts_trains_too(run: Any, prompts: Dataset) -> None:
+    done = run("gepo", OFF_POLICY | {"max_steps": 9}, train_dataset=prompts.to_iterable_dataset())
+    assert sorted(done.trainer._tasks.names) == ["even", "odd"]
+    assert [key for line in done.history for key in line if key.startswith("entropy/current_exact/")]
 
 
 def test_the_router_loss_of_experts_is_trls(run: Any, tokenizer: Any) -> None:

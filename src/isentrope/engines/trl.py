@@ -123,6 +123,7 @@ class ObjectiveTrainer(GRPOTrainer):
         args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
         check_options(args)
+        trl_setup.check_rollout(self.objective)
         trl_setup.check_sink(token_sink, token_interval)
         self._objective = trl_setup.with_sampler_correction(self.objective, args)
         self._needs = self._objective.columns()

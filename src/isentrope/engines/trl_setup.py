@@ -13,6 +13,7 @@ from trl.trainer.utils import RepeatSampler, get_config_model_id
 from isentrope.engines.trl_batch import SamplerCorrection, refuse_empty
 from isentrope.engines.trl_options import OptionError
 from isentrope.objective import Objective
+from isentrope.rollout import Rollout
 
 
 class EpochSampler(RepeatSampler):
@@ -81,6 +82,15 @@ def checked_rollouts(rollout_func: Any) -> Any:
         return output
 
     return checked
+
+
+def check_rollout(objective: Objective) -> None:
+    """OptionError for an objective that asks for a way of sampling which this engine does not have."""
+    if objective.rollout != Rollout():
+        raise OptionError(
+            f"the objective asks for {objective.rollout!r}, which this engine cannot do yet: it samples every prompt "
+            "once, at the option `temperature`; leave the slot `rollout` empty"
+        )
 
 
 def check_sink(sink: Any, interval: int) -> None:
