@@ -229,7 +229,7 @@ class Objective:
         rows: prepared rows with `logp` [B,T] (and `entropy` where a rule reads it). totals: `count` of the whole batch.
         An empty or fully deselected slice gives 0 that still has a graph.
         """
-        rows = self._for_loss(rows)
+        rows = self.cleaned(rows)
         objective = self._per_token(rows)
         weight = self._run("aggregate", self.aggregate, rows, (totals,))
         return -(masked.fill(objective, rows["selected"]) * weight.to(objective.dtype)).sum()
@@ -244,7 +244,7 @@ class Objective:
 
     def shaped(self, rows: Batch) -> Tensor:
         """The advantage [B,T] after all shaping, that which reads the current `logp` included."""
-        return self._shape(self._for_loss(rows))
+        return self._shape(self.cleaned(rows))
 
     def _gradient(self, rows: Batch, totals: Totals, name: str) -> Tensor:
         with torch.enable_grad():
@@ -257,7 +257,27 @@ class Objective:
             )
         return torch.zeros_like(leaf.detach()) if gradient is None else -gradient
 
-    def _for_loss(self, rows: Batch) -> dict[str, Tensor]:
+    def clipped(self, rows: Batch) -> tuple[Tensor, Tensor] | None:
+        """Tokens beyond the surrogate's lower and upper bound, two bool [B,T]; None for a surrogate without bounds."""
+        if not hasattr(self.surrogate, "clipped"):
+            return None
+        rows = self.cleaned(rows)
+        low, high = self.surrogate.clipped(self.log_ratio(rows), self._shape(rows))
+        return low, high
+
+    def log_ratio(self, rows: Batch) -> Tensor:
+        """The log-ratios [B,T] that the surrogate sees, unbounded."""
+        return self._run("ratio", self.ratio, self.cleaned(rows), ())
+
+    def scale(self, rows: Batch, totals: Totals) -> Tensor:
+        """What multiplies each token's surrogate in J: aggregation and correction, 0 where not selected; [B,T]."""
+        rows = self.cleaned(rows)
+        weight = self._run("aggregate", self.aggregate, rows, (totals,)).to(rows["logp"].dtype)
+        if self.correction is not None:
+            weight = weight * self._run("correction", self.correction, rows, ()).detach()
+        return masked.fill(weight.expand(rows["mask"].shape), rows["selected"])
+
+    def cleaned(self, rows: Batch) -> dict[str, Tensor]:
         """Prepared rows as the rules of `loss` see them: `logp` and `entropy` are 0 behind the mask, constants at
         dropped tokens.
 
