@@ -51,6 +51,17 @@ def test_the_core_asks_for_torch_alone() -> None:
     assert [project_name(line) for line in needed] == ["torch"]
 
 
+@pytest.mark.parametrize(("missing", "arguments"), [("typer", []), ("trl", ["train", "--out", "run"])])
+def test_a_missing_extra_is_named_in_one_line(missing: str, arguments: list[str], tmp_path: Path) -> None:
+    hidden = f"import sys; sys.modules[{missing!r}] = None; sys.argv[1:] = {arguments!r}"
+    command = [sys.executable, "-c", f"{hidden}; from isentrope.__main__ import main; main()"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert missing in line
+    assert "pip install 'isentrope[trl]'" in line
+
+
 def test_every_pin_is_exact_and_names_no_place(root: Path) -> None:
     lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]

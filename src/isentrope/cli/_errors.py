@@ -18,6 +18,12 @@ P = ParamSpec("P")
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
+# Packages that a verb may miss, and the extra that brings each.
+EXTRA_OF = dict.fromkeys(("accelerate", "datasets", "gguf", "pyarrow", "transformers", "trl"), "trl") | {
+    "matplotlib": "report",
+    "math_verify": "tasks",
+}
+
 
 class RunFailed(IsentropeError):
     """A run that started and could not go on. Exit status 1."""
@@ -55,9 +61,15 @@ def say(text: str) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """What to print for an error: its own message if that is written for the user, else its kind as well."""
+    """What to print for an error: its own message if that is written for the user, else its kind as well.
+
+    >>> sentence(ModuleNotFoundError("No module named 'trl'", name="trl"))
+    "this needs the package trl, which is missing: pip install 'isentrope[trl]'"
+    """
     if isinstance(error, IsentropeError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRA_OF:
+        return f"this needs the package {package}, which is missing: pip install 'isentrope[{EXTRA_OF[package]}]'"
     return f"unexpected {type(error).__name__}: {error} (--debug shows where; this may be a fault of isentrope)"
 
 
