@@ -13,8 +13,9 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -27,9 +28,8 @@ Target = float | str
 ByTask = tuple[tuple[int, float], ...]
 
 
-@runtime_checkable
 class Controller(Protocol):
-    """What `Objective` takes for a controller."""
+    """What `Objective` takes for a controller: any object with these three methods."""
 
     def init(self) -> State:
         """The state before any observation."""
@@ -40,6 +40,16 @@ class Controller(Protocol):
     @property
     def observe(self) -> Callable[..., State]:
         """observe(state, *, columns) -> the state after one rollout batch."""
+
+
+@cache
+def _controls(kind: type) -> bool:
+    return all(hasattr(kind, name) for name in ("init", "value", "observe"))
+
+
+def is_controller(x: object) -> TypeGuard[Controller]:
+    """True for an object with a controller's methods. Asked of every field at every update, so once a type."""
+    return _controls(type(x))
 
 
 # float | Controller; Any, since Objective.at has put a number in place before a rule computes
@@ -61,7 +71,7 @@ def require_number(holder: object, field: str, low: float = -math.inf, high: flo
     """The field holds a controller, or a number in [low, high]."""
     x = getattr(holder, field)
     inside = is_number(x) and low <= x <= high
-    require(holder, field, inside or isinstance(x, Controller), f"a controller or a number in [{low:g}, {high:g}]")
+    require(holder, field, inside or is_controller(x), f"a controller or a number in [{low:g}, {high:g}]")
 
 
 def _clip(x: float, low: float, high: float) -> float:

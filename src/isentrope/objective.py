@@ -19,7 +19,7 @@ from torch import Tensor
 from isentrope import masked
 from isentrope.aggregate import TokenMean, Totals
 from isentrope.columns import CURRENT_POLICY, GLOSSARY, Batch, Reads, invoke, name_of, pick, reads, validate
-from isentrope.control import Controller, State
+from isentrope.control import Controller, State, is_controller
 from isentrope.errors import IsentropeWarning
 from isentrope.ratio import TokenRatio
 from isentrope.rollout import Rollout
@@ -65,7 +65,7 @@ class Objective:
             object.__setattr__(self, slot, tuple(getattr(self, slot)))
         for path, rule in self.rules():
             reads(rule)  # raises for what is not a rule
-            if isinstance(rule, Controller):
+            if is_controller(rule):
                 raise ValueError(
                     f"Objective.{path}: {name_of(rule)} is a controller; it stands in the place of a number of a rule"
                 )
@@ -432,7 +432,7 @@ def _wide(advantage: Tensor, mask: Tensor) -> Tensor:
 
 
 def _find_controllers(node: Any, path: str) -> Iterator[tuple[str, Controller]]:
-    if isinstance(node, Controller):
+    if is_controller(node):
         yield path, node
     elif isinstance(node, tuple):
         for i, item in enumerate(node):
@@ -444,7 +444,7 @@ def _find_controllers(node: Any, path: str) -> Iterator[tuple[str, Controller]]:
 
 def _put_numbers(node: Any, state: State, path: str) -> Any:
     """The same tree with every controller replaced by its value; what holds none is returned as it is."""
-    if isinstance(node, Controller):
+    if is_controller(node):
         return node.value(_own(state, path))
     if not any(True for _ in _find_controllers(node, path)):
         return node
