@@ -78,7 +78,7 @@ def test_the_bootstrap_interval_refuses_what_has_no_answer(values, level):
         bootstrap_interval(values, level=level)
 
 
-PROMPTS = ["2,5,6,9>75:", "17!38:", "47+85:"]
+PROMPTS = ["2,5,6,9>75:", "17!138:", "47+85:"]
 
 
 def _texts(found):

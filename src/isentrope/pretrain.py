@@ -43,7 +43,7 @@ class Pretraining:
     cosine. steps: more of them raise pass@1 and lower the entropy of the model that reinforcement learning starts from.
     """
 
-    mix: Mapping[str, float] = field(default_factory=lambda: {"countdown": 0.88, "digitsum": 0.07, "addition": 0.05})
+    mix: Mapping[str, float] = field(default_factory=lambda: {"countdown": 0.9, "digitsum": 0.07, "addition": 0.03})
     steps: int = 1100
     batch: int = 192
     learning_rate: float = 3e-3

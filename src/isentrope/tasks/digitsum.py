@@ -21,17 +21,18 @@ from isentrope.tasks.base import (
 )
 
 HIGHEST_SUM = 27
+NUM_FORBIDDEN = 3
 NUMBER = "(0|[1-9][0-9]?)"  # ASCII only, no leading zero
 SOLUTION = re.compile(rf"([0-9])\+([0-9])={NUMBER};{NUMBER}\+([0-9])={NUMBER}")
 
 
 @dataclass(frozen=True)
 class DigitSum:
-    """Three digits in a row that add up to the target, without two forbidden digits; the sums are written out.
+    """Three digits in a row that add up to the target, without the forbidden ones; the sums are written out.
 
-    Prompt "17!38:" (sum 17, without 3 and 8), completion "4+9=13;13+4=17". Digits may repeat, and their order makes a
-    different answer: the canonical answer is "494". Nothing may follow the second step.
-    answer of an example: {"target": 17, "without": [3, 8]}.
+    Prompt "17!038:" (sum 17, without 0, 3 and 8), completion "4+9=13;13+4=17". Digits may repeat, and their order
+    makes a different answer: the canonical answer is "494". Nothing may follow the second step.
+    answer of an example: {"target": 17, "without": [0, 3, 8]}.
     """
 
     name: str = "digitsum"
@@ -44,9 +45,9 @@ class DigitSum:
             self._example(*problem) for problem in draw(self.name, _pool(self.name, split == "test"), split, count, rng)
         ]
 
-    def _example(self, target: int, without: tuple[int, int]) -> Example:
+    def _example(self, target: int, without: tuple[int, ...]) -> Example:
         references = tuple(f"{a}+{b}={a + b};{a + b}+{c}={target}" for a, b, c in _triples(target, without))
-        prompt = f"{target}!{without[0]}{without[1]}:"
+        prompt = f"{target}!{''.join(map(str, without))}:"
         return Example(prompt, {"target": target, "without": list(without)}, self.name, references)
 
     def score(self, completion: str, example: Example) -> Score:
@@ -85,11 +86,11 @@ def _triples(target: int, without: tuple[int, ...]) -> tuple[tuple[int, ...], ..
 
 
 @cache
-def _pool(name: str, held_out: bool) -> tuple[tuple[int, tuple[int, int]], ...]:
+def _pool(name: str, held_out: bool) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """All problems of one split that have at least two right answers."""
     return tuple(
         (target, without)
         for target in range(HIGHEST_SUM + 1)
-        for without in combinations(range(10), 2)
+        for without in combinations(range(10), NUM_FORBIDDEN)
         if len(_triples(target, without)) >= 2 and is_held_out(name, f"{target}!{without}") == held_out
     )
