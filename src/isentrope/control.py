@@ -49,7 +49,8 @@ def _controls(kind: type) -> bool:
 
 def is_controller(x: object) -> TypeGuard[Controller]:
     """True for an object with a controller's methods. Asked of every field at every update, so once a type."""
-    return _controls(type(x))
+    kind: Any = type(x)
+    return _controls(kind)
 
 
 # float | Controller; Any, since Objective.at has put a number in place before a rule computes
