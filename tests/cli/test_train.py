@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from isentrope import models, recipe, record, token_dump
-from isentrope.cli import app
+from isentrope.cli import app, train
 from isentrope.record import RunFolder
 
 TINY = [
@@ -100,6 +100,21 @@ def test_resuming_without_a_checkpoint_is_refused(tmp_path):
 def test_a_resumed_run_learns_by_its_recorded_recipe(tmp_path, change):
     assert "--resume cannot change" in _refused("--resume", "--out", tmp_path, *change)
     assert "--resume takes the recipe recorded in" in _refused("default", "--resume", "--out", tmp_path)
+
+
+def test_a_model_with_a_recipe_of_its_own_is_trained_by_it():
+    _, found = train._start(None, None, {"model.name": "smollm2"}, [])
+    assert found.task[0].name == "arithmetic_words"
+    _, found = train._start("default", None, {"model.name": "smollm2"}, [])
+    assert found.task[0].name == "countdown"
+    _, found = train._start(None, None, {"model.name": "elsewhere"}, [])
+    assert (found.task[0].name, found.model.name) == ("countdown", "elsewhere")
+
+
+def test_a_new_folder_is_named_by_time_task_and_objective(monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda _: "20250102-030405")
+    folder, _ = train._start(None, None, {"objective": "my/rules.py:mine", "task": [{"name": "digitsum"}]}, [])
+    assert folder == Path("runs/20250102-030405-digitsum-mine")
 
 
 def test_several_processes_need_a_named_folder(monkeypatch):

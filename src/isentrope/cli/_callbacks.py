@@ -62,6 +62,8 @@ class RecordCallback(TrainerCallback):
             self._tokens.close()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()  # every process has files of its own in a checkpoint
         if state.is_world_process_zero:
             finish_checkpoint(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
 

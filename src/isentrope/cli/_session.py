@@ -97,7 +97,7 @@ def _prepare_host(session: Session) -> None:
     import torch
     import transformers
 
-    from isentrope.engines.trl_options import check_options
+    from isentrope.engines.trl import check_options
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -152,8 +152,8 @@ def brief(objective: Objective) -> str:
     """The rules of an objective on one line, in the order of the slots; slots left at their default are left out.
 
     >>> from isentrope import presets
-    >>> brief(presets.dr_grpo).startswith("GroupCentred(), PPOClip(low=0.2, high=0.2), ConstantLength()")
-    True
+    >>> brief(presets.dr_grpo)
+    'GroupCentred(), PPOClip(low=0.2, high=0.2), ConstantLength()'
     """
     held = [
         getattr(objective, slot.name) for slot in fields(objective) if getattr(objective, slot.name) != slot.default

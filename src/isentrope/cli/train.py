@@ -17,7 +17,7 @@ RESUMABLE = ("trainer.steps", "output.", "evaluation.")
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="TOML file, or a recipe of the package. [default: default]")
+        str | None, typer.Argument(help="TOML file, or a recipe of the package. [default: that of the model]")
     ] = None,
     objective: Annotated[str | None, typer.Option(help="Preset, or file.py:name.")] = None,
     model: Annotated[str | None, typer.Option(help="embedded, smollm2, a folder, or a cached hub id.")] = None,
@@ -77,7 +77,8 @@ def _start(recipe: str | None, out: Path | None, choices: dict[str, Any], assign
     """Folder and recipe of a new run."""
     from isentrope import recipe as recipes
 
-    resolved = recipes.load(recipe or "default", assign, choices)
+    fitting = choices.get("model.name")  # a model that has a recipe of its own is not trained by that of another
+    resolved = recipes.load(recipe or (fitting if fitting in recipes.names() else "default"), assign, choices)
     folder = out or (Path(resolved.output.dir) if resolved.output.dir else None)
     if folder is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise IsentropeError("several processes need the same run folder; name it with --out")
