@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,10 +102,20 @@ def _named(name: str) -> Objective:
             raise IsentropeError(
                 f"there is no objective {name!r}{_nearest(name, known)}; `file.py:name` takes one of your own"
             )
-        found = known[name] if isinstance(known[name], Objective) else known[name].load()
+        found = known[name] if isinstance(known[name], Objective) else _offered(known[name])
     if not isinstance(found, Objective):
         raise IsentropeError(f"{name} is {type(found).__name__}, not an Objective")
     return found
+
+
+def _offered(entry: EntryPoint) -> Any:
+    """What another package offers under a name."""
+    try:
+        return entry.load()
+    except Exception as error:
+        raise IsentropeError(
+            f"objective {entry.name!r}: {entry.value} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
 
 
 def load_object(reference: str) -> Any:
@@ -138,8 +148,10 @@ def _module_from_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up while the file runs
     try:
         found.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, Exception):
+            raise IsentropeError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
         raise
     return module
 
@@ -235,7 +247,7 @@ def _construct(kind: Any, given: dict[str, Any], place: str) -> Any:
             raise IsentropeError(f"{place}: {kind.__name__} has no field {field!r}{_nearest(field, known)}")
     try:
         return kind(**given)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise IsentropeError(f"{place}: {error}") from error
 
 
