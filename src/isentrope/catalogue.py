@@ -34,7 +34,7 @@ _PAPERS = {
     "2508.07629": "Klear-Reasoner: Advancing Reasoning Capability via Gradient-Preserving Clipping Policy Optimization",
     "2509.20712": "CE-GPPO: Coordinating Entropy via Gradient-Preserving Clipping Policy Optimization in Reinforcement "
     "Learning",
-    "2510.08141": "Arbitrary Entropy Policy Optimization",
+    "2510.08141": "Arbitrary Entropy Policy Optimization Breaks The Exploration Bottleneck of Reinforcement Learning",
     "2511.20347": "Soft Adaptive Policy Optimization",
     "2512.05591": "Entropy Ratio Clipping as a Soft Global Constraint for Stable Reinforcement Learning",
     "2512.12967": "Post-Training Recipe for Long-Context Reasoning and Memory Management",
@@ -47,7 +47,7 @@ _PAPERS = {
 class Figure:
     """One number, or one formula, of a paper.
 
-    name: as docs/papers.md has it.  place: section, equation or table; OURS, or "" where none is known.
+    name: as docs/papers.md has it.  place: section, equation, or what else is known; OURS, or "" where nothing is.
     paths: where the preset holds it, such as "surrogate.low"; none for a formula.
     constant: a number that the library holds elsewhere, or fixes by leaving a slot empty.
     """
@@ -99,8 +99,8 @@ _COVARIANCE = ("2505.22617", "holds back the tokens of highest covariance", "fal
 _REPO = ("2603.11682", "takes the correlation with log-probability out of the advantage", "steered to a target")
 
 
-def _signed(name: str, entropy: str) -> Entry:
-    weights = Figure(name, "", ("advantage.lambda_pos", "advantage.lambda_neg"))
+def _signed(name: str, place: str, entropy: str) -> Entry:
+    weights = Figure(name, place, ("advantage.lambda_pos", "advantage.lambda_neg"))
     threshold = Figure("threshold", OURS, ("advantage.threshold",))
     changes = "learns from failures, from successes, from both"
     return Entry("2506.01347", changes, entropy, (weights, threshold), (("advantage.lambda_pos", LOWERS),))
@@ -131,7 +131,7 @@ ENTRIES: dict[str, Entry] = {
         "2503.20783",
         "no division by the std, constant length",
         "tends to fall",
-        (Figure("advantage"), Figure("divisor")),
+        (Figure("advantage", "the paper's own proposal"), Figure("divisor", "L_max is the length limit")),
         _CLIP_KNOBS,
     ),
     "dapo": Entry(
@@ -148,7 +148,7 @@ ENTRIES: dict[str, Entry] = {
         (
             *_DAPO_FIGURES,
             Figure("overlong buffer", "sec. 4.1", ("advantage.buffer",)),
-            Figure("rounds of resampling", "", ("rollout.rounds",)),
+            Figure("rounds of resampling", "the public scripts", ("rollout.rounds",)),
         ),
         _CLIP_KNOBS,
     ),
@@ -156,37 +156,48 @@ ENTRIES: dict[str, Entry] = {
         "2507.18071",
         "ratio and clip of the whole sequence",
         "follows the clip bounds",
-        (_clip("sec. 5.1 (v2)"), Figure("ratio")),
+        (_clip("sec. 5.1 (v2)"), Figure("ratio", "the paper's definition of s")),
         _CLIP_KNOBS,
     ),
     "cispo": Entry(
         "2506.13585",
         "clips the weight, keeps the gradient",
         "rare tokens keep their gradient",
-        (Figure("lower bound", "", ("surrogate.low",)), Figure("upper bound", OURS, ("surrogate.high",))),
+        (
+            Figure("lower bound", "the paper sets it so low that it never acts", ("surrogate.low",)),
+            Figure("upper bound", OURS, ("surrogate.high",)),
+        ),
         (("surrogate.high", RAISES),),
     ),
     "rloo": Entry(
         "2402.14740",
         "leave-one-out baseline, plain policy gradient",
         "tends to fall",
-        (Figure("advantage"),),
+        (Figure("advantage", "the leave-one-out baseline"),),
     ),
     "reinforce_pp": Entry(
         "2501.03262",
         "advantage whitened over the batch",
         "tends to fall",
-        (Figure("advantage"), Figure("under the root", "", constant=masked.VARIANCE_EPS)),
+        (
+            Figure("advantage", "the variant with baseline"),
+            Figure("under the root", "common in public implementations", constant=masked.VARIANCE_EPS),
+        ),
         _CLIP_KNOBS,
     ),
-    "nsr": _signed("`nsr`: weight of successes, of failures", "kept"),
-    "psr": _signed("`psr`", "falls fast"),
-    "w_reinforce": _signed("`w_reinforce`", "kept (nsr), falls fast (psr)"),
+    "nsr": _signed("`nsr`: weight of successes, of failures", "the paper's negative sample reinforcement", "kept"),
+    "psr": _signed("`psr`", "positive counterpart", "falls fast"),
+    "w_reinforce": _signed("`w_reinforce`", "the paper's weighted mix", "kept (nsr), falls fast (psr)"),
     "gppo": Entry(
         "2508.07629",
         "clipped tokens keep a bounded gradient",
         "both sides at once",
-        (_clip(), Figure("keep, low and high", "", ("surrogate.keep_low", "surrogate.keep_high"))),
+        (
+            _clip(),
+            Figure(
+                "keep, low and high", "CE-GPPO with both factors at 1", ("surrogate.keep_low", "surrogate.keep_high")
+            ),
+        ),
         (("surrogate.keep_low", LOWERS), ("surrogate.keep_high", RAISES)),
     ),
     "ce_gppo": Entry(
@@ -196,7 +207,11 @@ ENTRIES: dict[str, Entry] = {
         (
             Figure("the loss", "Eq. 8"),
             _clip(),
-            Figure("`keep_low` (beta1), `keep_high` (beta2)", "", ("surrogate.keep_low", "surrogate.keep_high")),
+            Figure(
+                "`keep_low` (beta1), `keep_high` (beta2)",
+                "the setting for 1.5B models",
+                ("surrogate.keep_low", "surrogate.keep_high"),
+            ),
         ),
         (("surrogate.keep_low", LOWERS), ("surrogate.keep_high", RAISES)),
     ),
@@ -237,9 +252,11 @@ ENTRIES: dict[str, Entry] = {
         "steered to a target",
         (
             Figure(
-                "temperature under, over the target", "", ("rollout.temperature.below", "rollout.temperature.above")
+                "temperature under, over the target",
+                "the public code",
+                ("rollout.temperature.below", "rollout.temperature.above"),
             ),
-            Figure("target", "", ("rollout.temperature.target",)),
+            Figure("target", "one of several that the paper holds", ("rollout.temperature.target",)),
             Figure("share of prompts", "", ("rollout.share",)),
             Figure("coefficient", "", ("surrogate.coef",)),
         ),
@@ -255,7 +272,10 @@ ENTRIES: dict[str, Entry] = {
     ),
     "kl_cov": Entry(
         *_COVARIANCE,
-        (Figure("`kl_cov`: k", "", ("surrogate.k",)), Figure("coefficient", "", ("surrogate.coef",))),
+        (
+            Figure("`kl_cov`: k", "the setting for 7B models", ("surrogate.k",)),
+            Figure("coefficient", "", ("surrogate.coef",)),
+        ),
         (("surrogate.k", RAISES), ("surrogate.coef", RAISES)),
     ),
     "high_entropy": Entry(
@@ -274,7 +294,13 @@ ENTRIES: dict[str, Entry] = {
         "2511.20347",
         "a sigmoid in place of the clip",
         "follows the temperatures",
-        (Figure("tau for positive, other advantages", "", ("surrogate.tau_pos", "surrogate.tau_neg")),),
+        (
+            Figure(
+                "tau for positive, other advantages",
+                "the paper's recommended values",
+                ("surrogate.tau_pos", "surrogate.tau_neg"),
+            ),
+        ),
     ),
     "erc": Entry(
         "2512.05591",

@@ -60,15 +60,26 @@ def spaced(count: int, low: float = 0.1, high: float = 10.0) -> tuple[float, ...
 def measure(objective: Objective, ratios: Sequence[float]) -> Gradient:
     """The gradient weights of an objective; IsentropeError where its rules cannot run on the synthetic batch."""
     now = replace(objective.at(objective.init()), advantage=Given())
+    return _measure(now, ratios, _shapes(now))
+
+
+def _shapes(now: Objective) -> dict[str, str]:
+    """The shape in which the rules take each column outside the glossary, found by trying on a small batch.
+
+    Small, because a rule that takes a column for another shape may broadcast to B x B x T before it fails.
+    """
     own = sorted(_names(now) - GLOSSARY.keys())
     failure: Exception | None = None
     for shapes in product(("B", "BT"), repeat=len(own)):
+        found = dict(zip(own, shapes, strict=True))
         try:
-            return _measure(now, ratios, dict(zip(own, shapes, strict=True)))
+            _measure(now, (1.0,), found)
         except _RAISED_BY_RULES as error:
             failure = failure or error
+        else:
+            return found
     what = failure if isinstance(failure, IsentropeError) else f"{type(failure).__name__}: {failure}"
-    raise IsentropeError(f"the gradient weight cannot be measured on a synthetic batch: {what}")
+    raise IsentropeError(f"the gradient weight cannot be measured on a synthetic batch: {what}") from failure
 
 
 def _names(now: Objective) -> frozenset[str]:

@@ -1,6 +1,5 @@
 """What `isentrope list` lists, as plain data and as tables."""
 
-import traceback
 from typing import Any
 
 from rich.table import Table
@@ -8,6 +7,7 @@ from rich.table import Table
 from isentrope import catalogue, presets, spec
 from isentrope.cli._output import table
 from isentrope.columns import name_of
+from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
 
 SIGNS = {catalogue.RAISES: "+", catalogue.LOWERS: "-"}
@@ -30,9 +30,8 @@ def _named(name: str, held: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name, "from": "isentrope" if name in presets.names() else held.value}
     try:
         objective = spec.load(name)
-    except Exception as error:
-        reason = traceback.format_exception_only(error)[-1].strip()
-        return found | {"papers": [], "slots": [], "knobs": [], "changes": None, "entropy": None, "error": reason}
+    except IsentropeError as error:
+        return found | {"papers": [], "slots": [], "knobs": [], "changes": None, "entropy": None, "error": str(error)}
     entry = catalogue.ENTRIES.get(name)
     return found | {
         "papers": [entry.arxiv] if entry else [*catalogue.papers_cited(objective)],
@@ -76,7 +75,7 @@ def _knob(path: str) -> str:
 
 
 def _effect(found: dict[str, Any]) -> str:
-    return f"cannot be loaded: {found['error']}" if found["error"] else found["entropy"] or ""
+    return found["error"] or found["entropy"] or ""
 
 
 def rules() -> list[dict[str, str]]:
