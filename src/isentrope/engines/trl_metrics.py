@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isentrope import masked
 from isentrope.aggregate import Totals
-from isentrope.diagnostics import clip_sides, step_metrics
+from isentrope.diagnostics import step_metrics
 from isentrope.objective import Objective
 from isentrope.penalty import reference_kl
 
@@ -121,7 +121,7 @@ def log_update(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor], tas
 
 def _log_clipped_rows(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor]) -> None:
     """TRL's extremes: the smallest share of a row's tokens beyond the lower, the largest beyond the upper bound."""
-    sides, counted = clip_sides(now, rows), rows["counted"]
+    sides, counted = now.clipped(rows), rows["counted"]
     assert sides is not None, "the surrogate clips"
     low, high = (masked.row_mean(side.float(), counted)[counted.any(-1)] for side in sides)
     pool.extreme("clip_ratio/low_min", low, "min")
