@@ -117,15 +117,20 @@ def group_token_mean(x: Tensor, mask: Tensor, group: Tensor) -> tuple[Tensor, Gr
     return totals / group_sum(mask.sum(-1).to(x.dtype), g), g
 
 
-def top(x: Tensor, mask: Tensor, count: int) -> Tensor:
-    """The `count` largest values among the True positions, as a bool tensor of x's shape; ties go to the earlier
-    position.
+def top(x: Tensor, mask: Tensor, count: int, tie: Tensor | None = None) -> Tensor:
+    """The `count` largest values among the True positions, as a bool tensor of x's shape; ties go to the larger value
+    of `tie` (of x's shape), else to the earlier position.
     """
-    flat = fill(x, mask, -torch.inf).flatten()
-    order = torch.argsort(flat, descending=True, stable=True)[: min(count, int(mask.sum()))]
-    chosen = torch.zeros_like(flat, dtype=torch.bool)
-    chosen[order] = True
-    return chosen.view_as(mask) & mask
+    flat, count = fill(x, mask, -torch.inf).flatten(), min(count, int(mask.sum()))
+    if count == 0:
+        return torch.zeros_like(mask)
+    least = flat.kthvalue(len(flat) - count + 1).values
+    chosen = flat > least
+    level = ((flat == least) & mask.flatten()).nonzero().flatten()
+    if tie is not None:
+        level = level[torch.argsort(tie.flatten()[level], descending=True, stable=True)]
+    chosen[level[: count - int(chosen.sum())]] = True
+    return chosen.view_as(mask)
 
 
 def share(fraction: float, count: int, minimum: int = 0) -> int:

@@ -278,8 +278,9 @@ class KLCov:
     """J = r A, and for the top max(1, floor(k N)) tokens by covariance also - coef |logp - old_logp|.
 
     k: a fraction of the N tokens of the batch, not a percent. scope: "batch" takes Cov from old_logp over the rollout
-    batch, "micro_batch" from the current logp over the rows at hand (reference code). Source: The Entropy Mechanism,
-    arXiv:2505.22617; k 2e-3 (7B), 2e-4 (32B), coef 1.
+    batch, "micro_batch" from the current logp over the rows at hand (reference code). Where covariances are equal, as
+    all are in a batch of equal advantages, the choice is pseudo-random from old_logp and so follows any permutation of
+    the rows (ours). Source: The Entropy Mechanism, arXiv:2505.22617; k 2e-3 (7B), 2e-4 (32B), coef 1.
     """
 
     k: Number = 2e-3
@@ -294,7 +295,9 @@ class KLCov:
 
     def prepare(self, *, advantage: Tensor, old_logp: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """The tokens that carry the KL term, from the whole rollout batch."""
-        return {} if self.scope == "micro_batch" else {"penalised": self.penalise(old_logp, advantage, mask)}
+        if self.scope == "micro_batch":
+            return {}
+        return {"penalised": self.penalise(old_logp, advantage, mask, old_logp)}
 
     def __call__(
         self,
@@ -307,12 +310,13 @@ class KLCov:
         penalised: Tensor | None = None,
     ) -> Tensor:
         if penalised is None:
-            penalised = self.penalise(logp, advantage, mask)
+            penalised = self.penalise(logp, advantage, mask, old_logp)
         return masked.ratio(log_ratio) * advantage - self.coef * masked.fill((logp - old_logp).abs(), penalised)
 
-    def penalise(self, logp: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+    def penalise(self, logp: Tensor, advantage: Tensor, mask: Tensor, old_logp: Tensor) -> Tensor:
         """The top max(1, floor(k N)) tokens by covariance, as a bool tensor."""
-        return masked.top(covariance(logp, advantage, mask), mask, masked.share(self.k, int(mask.sum()), minimum=1))
+        cov, count = covariance(logp, advantage, mask), masked.share(self.k, int(mask.sum()), minimum=1)
+        return masked.top(cov, mask, count, tie=masked.scramble(old_logp, 0))
 
 
 def prepare_wrapped(surrogate: Any, columns: dict[str, Tensor]) -> dict[str, Tensor]:
