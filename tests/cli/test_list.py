@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import subprocess
 import sys
 from dataclasses import fields
 
@@ -153,6 +154,12 @@ def test_a_package_that_cannot_be_loaded_hides_nothing_else(package):
 def test_what_a_package_offers_must_be_an_objective(package):
     package("odd_rules", {"odd": "odd_rules:odd"}, text="odd = 3\n")
     assert {row["name"]: row["error"] for row in data()}["odd"] == "odd is int, not an Objective"
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m isentrope list --json | head -c 1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("[", "")
 
 
 def test_help_has_examples():

@@ -43,8 +43,8 @@ def in_one_line(function: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
-        except (typer.Exit, typer.Abort, typer.BadParameter):
-            raise
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            raise  # typer ends quietly where the reader of a pipe, such as head, has gone
         except Exception as error:
             if kwargs.get("debug"):
                 raise
