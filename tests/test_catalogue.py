@@ -1,14 +1,12 @@
 """The catalogue agrees with the presets and with docs/papers.md, word for word and number for number."""
 
 import re
-from dataclasses import dataclass
 
 import pytest
 
 from isentrope import catalogue, presets, spec
 from isentrope.catalogue import ENTRIES, OURS, Figure
 from isentrope.control import is_controller
-from isentrope.objective import Objective
 
 NUMBER = re.compile(r"(?<![\w.])\d*\.?\d+(?:e-?\d+)?")
 
@@ -128,60 +126,6 @@ def test_a_servo_raises_its_knob_when_entropy_is_low_where_that_raises_entropy()
             assert (after > before) == (effect == catalogue.RAISES), name
             steered += 1
     assert steered >= 5
-
-
-# -- docstrings ----------------------------------------------------------------------------------------
-
-
-def test_documentation_leaves_examples_out_and_joins_lines():
-    class Rule:
-        """J = r A,
-        of two lines.
-
-        low: a number.  Source: nobody.
-
-        >>> 1 + 1
-        2
-        """
-
-        def __call__(self, log_ratio, advantage):
-            return advantage
-
-    assert catalogue.documentation(Rule()) == "J = r A, of two lines.\nlow: a number. Source: nobody."
-    assert catalogue.summary(Rule()) == "J = r A, of two lines"
-
-
-def test_the_signature_that_dataclass_writes_is_no_documentation():
-    @dataclass(frozen=True)
-    class Bare:
-        low: float = 0.2
-
-    assert Bare.__doc__ == "Bare(low: float = 0.2)"
-    assert catalogue.documentation(Bare()) == ""
-
-
-def test_a_function_documents_itself():
-    def rule(log_ratio, advantage):
-        """J = A."""
-
-    assert catalogue.documentation(rule) == "J = A."
-
-
-@pytest.mark.parametrize("name", list(spec.rule_names()))
-def test_every_rule_and_controller_has_a_summary(name):
-    summary = catalogue.summary(spec.rule_names()[name])
-    assert len(summary) > 5
-    assert "Source:" not in summary
-
-
-def test_the_overall_formula_is_a_sentence_of_the_docstring_of_objective():
-    formula = catalogue.overall_formula()
-    assert formula.startswith("J = sum over selected tokens")
-    assert formula in " ".join(Objective.__doc__.split())
-
-
-def test_wrapped_rules_are_parts():
-    assert [path for path, _ in catalogue.parts(presets.erc)][2:4] == ["surrogate", "surrogate.surrogate"]
 
 
 def test_the_closest_preset_of_a_preset_is_itself():

@@ -4,10 +4,7 @@ where the paper prints them. `isentrope list` and `isentrope show` read it; a te
 Values are read from the preset, formulas from the docstrings of its rules: neither is written a second time.
 """
 
-import inspect
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from isentrope import masked, presets, spec
@@ -143,7 +140,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "dapo_full": Entry(
         "2503.14476",
-        "the same with resampling, overlong penalty and overlong filter",
+        "dapo with resampling, overlong penalty and overlong filter",
         "falls less; may climb",
         (
             *_DAPO_FIGURES,
@@ -202,7 +199,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "ce_gppo": Entry(
         "2509.20712",
-        "the same, with a knob a side",
+        "clipped tokens keep a bounded gradient, with a knob a side",
         "steered by two knobs",
         (
             Figure("the loss", "Eq. 8"),
@@ -354,54 +351,3 @@ def slots_changed(objective: Objective, base: Objective = presets.grpo) -> tuple
     """The slots in which an objective differs from a base."""
     changed = {path.split(".")[0] for path in spec.difference(base, objective)}
     return tuple(f.name for f in fields(Objective) if f.name in changed)
-
-
-# -- what the docstrings say -------------------------------------------------------------------------------------------
-
-
-def documentation(rule: Any) -> str:
-    """The docstring of a rule (an object, a class or a function), a paragraph a line, without its examples.
-
-    "" where there is none: the signature that `dataclass` puts in its place is not taken for one.
-    """
-    holder = rule if inspect.isclass(rule) or inspect.isfunction(rule) else type(rule)
-    text = inspect.cleandoc(holder.__doc__ or "")
-    if text.startswith(f"{holder.__name__}("):
-        return ""
-    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if not part.startswith(">>>")]
-    return "\n".join(part for part in paragraphs if part)
-
-
-def summary(rule: Any) -> str:
-    """The first sentence of a rule's docstring."""
-    first = re.split(r"\s*Source:|\n", documentation(rule))[0]
-    return re.split(r"(?<=\.)\s+(?=[A-Z])", first)[0].rstrip(".;: ")
-
-
-def overall_formula() -> str:
-    """How an objective puts its rules together: the sentence in the docstring of `Objective`."""
-    (found,) = re.findall(r"^J = .*?\.$", documentation(Objective).replace(". ", ".\n"), re.MULTILINE)
-    return str(found)
-
-
-def parts(objective: Objective) -> Iterator[tuple[str, Any]]:
-    """(path, rule) of every filled slot, and of the rules that these wrap."""
-    for path, rule in objective.rules():
-        yield from _nested(path, rule)
-
-
-def _nested(path: str, rule: Any) -> Iterator[tuple[str, Any]]:
-    yield path, rule
-    for name in getattr(rule, "wraps", ()):
-        yield from _nested(f"{path}.{name}", getattr(rule, name))
-
-
-def papers_cited(objective: Objective) -> tuple[str, ...]:
-    """The arXiv ids in the docstrings of an objective's rules, in the order of its slots."""
-    text = "\n".join(documentation(rule) for _, rule in parts(objective))
-    return tuple(dict.fromkeys(re.findall(r"\b\d{4}\.\d{5}\b", text)))
-
-
-def settings(node: Any) -> dict[str, Any]:
-    """The fields of a rule or controller by name."""
-    return {f.name: getattr(node, f.name) for f in fields(node)} if is_dataclass(node) else {}

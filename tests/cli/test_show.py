@@ -65,6 +65,11 @@ def test_the_specification_can_be_copied_out_and_read_back():
     assert spec.load(written) == presets.adapo
 
 
+def test_it_says_what_more_of_a_knob_does():
+    text = " ".join(show("ce_gppo", columns=80).stdout.split())
+    assert "more of surrogate.keep_low lowers it, more of surrogate.keep_high raises it" in text
+
+
 def test_the_formula_is_the_docstring():
     text = " ".join(show("ce_gppo").stdout.split())
     assert "keep_low (1 - low) u A" in text
@@ -116,6 +121,7 @@ def test_json_is_complete_and_goes_to_standard_output_alone():
     assert spec.load(found["specification"]) == presets.repo_r
     assert found["papers"] == [{"arxiv": "2603.11682", "title": "Entropy-Preserving Reinforcement Learning"}]
     assert (found["closest_preset"], found["differs_in"]) == ("repo_r", [])
+    assert found["knobs"] == {"shaping.0.zeta": "raises"}
 
 
 def test_the_image_is_a_png(tmp_path):

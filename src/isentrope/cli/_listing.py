@@ -5,6 +5,7 @@ from typing import Any
 from rich.table import Table
 
 from isentrope import catalogue, presets, spec
+from isentrope.cli import _docstrings
 from isentrope.cli._output import table
 from isentrope.columns import name_of
 from isentrope.errors import IsentropeError
@@ -34,7 +35,7 @@ def _named(name: str, held: Any) -> dict[str, Any]:
         return found | {"papers": [], "slots": [], "knobs": [], "changes": None, "entropy": None, "error": str(error)}
     entry = catalogue.ENTRIES.get(name)
     return found | {
-        "papers": [entry.arxiv] if entry else [*catalogue.papers_cited(objective)],
+        "papers": [entry.arxiv] if entry else [*_docstrings.papers_cited(objective)],
         "slots": [*catalogue.slots_changed(objective)],
         "knobs": _knobs(objective, entry),
         "changes": entry.changes if entry else None,
@@ -84,7 +85,7 @@ def rules() -> list[dict[str, str]]:
     known = spec.rule_names()
     listed = [(slot, name) for slot, module in modules.items() for name in module.__all__ if name in known]
     listed += [("any number", controller.__name__) for controller in spec.CONTROLLERS]
-    return [{"slot": _slot(slot), "name": name, "summary": catalogue.summary(known[name])} for slot, name in listed]
+    return [{"slot": _slot(slot), "name": name, "summary": _docstrings.summary(known[name])} for slot, name in listed]
 
 
 def _slot(module: str) -> str:

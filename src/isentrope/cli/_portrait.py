@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from isentrope import catalogue, spec
-from isentrope.cli import _gradient, _gradient_chart
+from isentrope.cli import _docstrings, _gradient, _gradient_chart
 from isentrope.cli._output import short, table
 from isentrope.columns import GLOSSARY, name_of
 from isentrope.errors import IsentropeError
@@ -41,6 +41,7 @@ class Portrait:
             "papers": [{"arxiv": arxiv, "title": title} for arxiv, title in self.papers()],
             "changes": self.entry.changes if self.entry else None,
             "entropy": self.entry.entropy if self.entry else None,
+            "knobs": self.knobs(),
             "formula": [{"path": p, "rule": name_of(r), "text": text} for p, r, text in self.formulas()],
             "numbers": [{"name": n, "values": list(values), "place": place} for n, values, place in self.numbers()],
             "columns": [
@@ -59,11 +60,15 @@ class Portrait:
         """(arXiv id, title): the preset's own, or those that its rules' docstrings name."""
         if self.entry:
             return [(self.entry.arxiv, self.entry.title)]
-        return [(arxiv, catalogue.title_of(arxiv)) for arxiv in catalogue.papers_cited(self.objective)]
+        return [(arxiv, catalogue.title_of(arxiv)) for arxiv in _docstrings.papers_cited(self.objective)]
+
+    def knobs(self) -> dict[str, str]:
+        """Path of a number -> "raises" or "lowers": what more of it does to entropy."""
+        return dict(self.entry.knobs) if self.entry else {}
 
     def formulas(self) -> list[tuple[str, Any, str]]:
         """(path, rule, what its docstring says) of every rule."""
-        return [(path, rule, catalogue.documentation(rule)) for path, rule in catalogue.parts(self.objective)]
+        return [(path, rule, _docstrings.documentation(rule)) for path, rule in _docstrings.parts(self.objective)]
 
     def numbers(self) -> list[tuple[str, tuple[Any, ...], str]]:
         """(name, values, place in the paper)."""
@@ -105,6 +110,8 @@ class Portrait:
         if self.entry:
             text.append(f"\n{self.entry.title}", "default").append(f"  arXiv:{self.entry.arxiv}", "dim")
             text.append(f"\n{self.entry.changes}; entropy: {self.entry.entropy}", "default")
+            moves = [f"more of {path} {effect} it" for path, effect in self.entry.knobs]
+            text.append(f"; {', '.join(moves)}" if moves else "", "default")
         else:
             text.append(f"\nits rules cite {', '.join(f'arXiv:{arxiv}' for arxiv, _ in self.papers())}", "dim")
         closest, differences = catalogue.closest_preset(self.objective)
@@ -123,7 +130,7 @@ class Portrait:
         yield "Specification (TOML)", spec.dumps(self.objective).rstrip()
 
     def _formula(self) -> Group:
-        lines: list[Any] = [Padding(Text(catalogue.overall_formula()), (0, 0, 0, INDENT))]
+        lines: list[Any] = [Padding(Text(_docstrings.overall_formula()), (0, 0, 0, INDENT))]
         for path, rule, documented in self.formulas():
             lines.append(Padding(Text.assemble((path, "cyan"), "  ", name_of(rule)), (0, 0, 0, INDENT)))
             lines.append(Padding(Text(documented or "(no docstring)"), (0, 0, 0, 2 * INDENT)))
@@ -182,7 +189,7 @@ def _known(name: str) -> tuple[str, str]:
 
 
 def _controller(path: str, controller: Any, start: float | None) -> dict[str, Any]:
-    settings = catalogue.settings(controller)
+    settings = _docstrings.settings(controller)
     return {
         "path": path,
         "rule": name_of(controller),
@@ -191,7 +198,7 @@ def _controller(path: str, controller: Any, start: float | None) -> dict[str, An
         "high": settings.pop("high", None) if "start" in settings else None,
         "target": settings.pop("target", settings.pop("reference", None)),
         "settings": {name: x for name, x in settings.items() if name != "start"},
-        "summary": catalogue.summary(controller),
+        "summary": _docstrings.summary(controller),
     }
 
 
