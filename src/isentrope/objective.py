@@ -11,6 +11,7 @@ one value or row of values a row), which only that rule sees.
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -86,16 +87,28 @@ class Objective:
 
     def controllers(self) -> dict[str, Controller]:
         """Every controller by its path, such as "surrogate.high"."""
-        return dict(_find_controllers(self, ""))
+        return dict(self._controllers)
 
     def columns(self) -> Needs:
         """The columns that the objective reads, by phase."""
+        return self._needs
+
+    @cached_property
+    def _controllers(self) -> dict[str, Controller]:
+        return dict(_find_controllers(self, ""))
+
+    @cached_property
+    def _reads_entropy(self) -> bool:
+        return any("entropy" in reads(rule) for _, rule in self.rules())
+
+    @cached_property
+    def _needs(self) -> Needs:
         phases = {"prepare": Reads(frozenset({"mask"})), "loss": Reads(frozenset({"logp"}))}
         for path, rule in self.rules():
             phase = "loss" if _runs_in_loss(path, rule) else "prepare"
             phases[phase] = phases[phase] | _without_own(rule)
             phases["prepare"] = phases["prepare"] | _spelled_out(reads(rule, "prepare"))
-        for controller in self.controllers().values():
+        for controller in self._controllers.values():
             phases["prepare"] = phases["prepare"] | _spelled_out(reads(controller, "observe"))
         made = {"advantage", "selected", "counted", "excluded"}
         before, during = _without(phases["prepare"], made), _without(phases["loss"], made)
@@ -136,25 +149,25 @@ class Objective:
 
     def init(self) -> State:
         """The state of all controllers before the first batch: a flat dict of floats, empty without controllers."""
-        return {f"{path}.{key}": x for path, c in self.controllers().items() for key, x in c.init().items()}
+        return {f"{path}.{key}": x for path, c in self._controllers.items() for key, x in c.init().items()}
 
     def at(self, state: State) -> "Objective":
         """The same objective with numbers in place of controllers."""
-        known = tuple(f"{path}." for path in self.controllers())
+        known = tuple(f"{path}." for path in self._controllers)
         stray = [key for key in state if not key.startswith(known or "\0")]
         if stray:
             raise ValueError(
                 f"state has {stray[0]!r}, which belongs to no controller of this objective"
                 f" ({', '.join(known) or 'it has none'})"
             )
-        now: Objective = _put_numbers(self, state, "")
+        now: Objective = _put_numbers(self, state, "") if known else self
         return now
 
     def observe(self, batch: Batch, state: State) -> State:
         """Let every controller observe a clean rollout batch once."""
         after = dict(state)
         given = _Lazy(batch)
-        for path, controller in self.controllers().items():
+        for path, controller in self._controllers.items():
             own = _own(state, path)
             found = controller.observe(
                 own, **pick(given, reads(controller, "observe"), f"{path}: {name_of(controller)}", "prepare")
@@ -217,10 +230,10 @@ class Objective:
         """The totals of prepared rows: of the whole batch when these are all its rows. Counts of disjoint parts add
         up, groups only where none is split.
         """
-        counted = rows["counted"]
-        has_tokens = counted.any(-1)
+        tokens = rows["counted"].sum(-1)
+        has_tokens = tokens > 0
         groups = len(torch.unique(rows["group"][has_tokens])) if "group" in rows else 0
-        return Totals(float(counted.sum()), float(has_tokens.sum()), float(groups))
+        return Totals(float(tokens.sum()), float(has_tokens.sum()), float(groups))
 
     def loss(self, rows: Batch, totals: Totals) -> Tensor:
         """-J of a slice of prepared rows, a scalar in float32 or wider; the losses of disjoint slices add up to the
@@ -229,10 +242,12 @@ class Objective:
         rows: prepared rows with `logp` [B,T] (and `entropy` where a rule reads it). totals: `count` of the whole batch.
         An empty or fully deselected slice gives 0 that still has a graph.
         """
-        rows = self.cleaned(rows)
-        objective = self._per_token(rows)
-        weight = self._run("aggregate", self.aggregate, rows, (totals,))
-        return -(masked.fill(objective, rows["selected"]) * weight.to(objective.dtype)).sum()
+        rows = self.cleaned({name: x for name, x in rows.items() if name != "entropy" or self._reads_entropy})
+        objective = masked.fill(self._per_token(rows), rows["selected"])
+        weight = self._run("aggregate", self.aggregate, rows, (totals,)).to(objective.dtype)
+        if weight.ndim == 2 and weight.shape[-1] == 1:  # the same for all tokens of a row: sum them first
+            objective = objective.sum(-1, keepdim=True)
+        return -(objective * weight).sum()
 
     def weights(self, rows: Batch, totals: Totals) -> Tensor:
         """dJ/dlogp of every token, [B,T], detached: the common currency of tests, diagnostics and reports."""
@@ -283,7 +298,7 @@ class Objective:
 
         A token at which one of them is read and not finite leaves `mask` and `selected`, and stays in the normaliser.
         """
-        if self.controllers():
+        if self._controllers:
             raise ValueError("this objective still holds controllers: call objective.at(state) first")
         pick(
             rows,
@@ -294,12 +309,12 @@ class Objective:
         current = {n: masked.upcast(rows[n]) for n in CURRENT_POLICY if n in rows}
         usable = rows["mask"]
         for name, x in current.items():
-            if name == "logp" or any(name in reads(rule) for _, rule in self.rules()):
-                usable = usable & torch.isfinite(x.detach())
+            if name == "logp" or self._reads_entropy:
+                usable = usable & masked.is_finite(x.detach())
         selected = rows["selected"] & usable
-        clean = {n: masked.fill(x, usable) for n, x in current.items()}
+        clean = {n: masked.fill(x.detach() if self.select else x, usable) for n, x in current.items()}
         if self.select:  # a rule that takes a row's mean would reach dropped tokens
-            clean = {n: torch.where(selected, x, x.detach()) for n, x in clean.items()}
+            clean |= {n: torch.where(selected, x, clean[n]) for n, x in current.items() if x.requires_grad}
         return dict(rows) | clean | {"mask": usable, "selected": selected}
 
     def _per_token(self, rows: dict[str, Tensor]) -> Tensor:
@@ -405,22 +420,30 @@ def _clean(batch: Batch, read: frozenset[str]) -> dict[str, Tensor]:
     mask.
     """
     rows = {name: masked.upcast(x.detach()) for name, x in batch.items()}
-    mask = rows["mask"]
+    given = rows["mask"]
+    wide = {n: masked.fill(x, given) for n, x in rows.items() if _is_token_float(n, x, given)}
+    mask = given
     for name in _MUST_BE_FINITE:
-        if name in rows and name in read:
-            bad = rows["mask"] & ~torch.isfinite(rows[name])
-            mask = mask & ~bad
-            if bad.any():
-                row, position = bad.nonzero()[0].tolist()
-                warnings.warn(
-                    f"`{name}` is {float(rows[name][row, position])} at {int(bad.sum())} token(s)"
-                    f" (first: row {row}, position {position});"
-                    " they are excluded from loss and statistics",
-                    IsentropeWarning,
-                    stacklevel=3,
-                )
-    wide = {n: masked.fill(x, mask) for n, x in rows.items() if _is_token_float(n, x, mask)}
-    return rows | wide | {"mask": mask, "excluded": rows["mask"] & ~mask}
+        if name in rows and name in read and not torch.isfinite(wide[name].sum()):  # one pass over memory, not five
+            mask = mask & ~_not_finite(name, rows[name], given)
+    if mask is not given:
+        wide = {n: masked.fill(x, mask) for n, x in wide.items()}
+    return rows | wide | {"mask": mask, "excluded": given & ~mask}
+
+
+def _not_finite(name: str, x: Tensor, mask: Tensor) -> Tensor:
+    """The tokens at which a column is not finite, with a warning if there are any."""
+    bad = mask & ~masked.is_finite(x)
+    if bad.any():  # a sum of huge values may overflow without any
+        row, position = bad.nonzero()[0].tolist()
+        warnings.warn(
+            f"`{name}` is {float(x[row, position])} at {int(bad.sum())} token(s)"
+            f" (first: row {row}, position {position});"
+            " they are excluded from loss and statistics",
+            IsentropeWarning,
+            stacklevel=4,
+        )
+    return bad
 
 
 def _is_token_float(name: str, x: Tensor, mask: Tensor) -> bool:
