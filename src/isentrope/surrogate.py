@@ -79,11 +79,8 @@ class PPOClip:
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         r = masked.ratio(log_ratio)
-        low, high = beyond(r, advantage, self.low, self.high)
-        objective = torch.where(low, 1 - self.low, torch.where(high, 1 + self.high, r)) * advantage
-        if self.dual is None:
-            return objective
-        return torch.where(advantage < 0, torch.maximum(objective, self.dual * advantage), objective)
+        above, below = r.detach().clamp(max=1 + self.high), r.detach().clamp(1 - self.low, self.dual)
+        return masked.limited(r, torch.where(advantage > 0, above, below)) * advantage
 
     def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
         return beyond(masked.ratio(log_ratio), advantage, self.low, self.high)
@@ -168,7 +165,7 @@ class SoftGate:
             require(self, field, getattr(self, field) != 0, "above 0")
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
-        tau = torch.where(advantage > 0, self.tau_pos, torch.full_like(advantage, self.tau_neg))
+        tau = torch.where(advantage > 0, self.tau_pos, advantage.new_full((), self.tau_neg))
         return advantage * (4 / tau) * torch.sigmoid(tau * (masked.ratio(log_ratio) - 1))
 
 
@@ -187,8 +184,9 @@ class GeometricClip:
         require_number(self, "clip", 0)
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor, *, mask: Tensor) -> Tensor:
-        bounded = log_ratio.clamp(-masked.MAX_LOG_RATIO, masked.MAX_LOG_RATIO)
-        c = torch.where(advantage > 0, bounded.clamp(max=self.clip), bounded.clamp(min=-self.clip))
+        bounded = masked.bound(log_ratio)
+        above, below = bounded.detach().clamp(max=self.clip), bounded.detach().clamp(min=-self.clip)
+        c = masked.limited(bounded, torch.where(advantage > 0, above, below))
         return advantage * masked.row_mean(c, mask).exp()[:, None]
 
     def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
