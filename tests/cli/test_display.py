@@ -37,9 +37,9 @@ def test_what_was_never_logged_is_nan():
 
 def test_time_left_and_speed_are_over_the_run_so_far():
     clock = Clock()
-    tracker = Tracker(steps=14, first_step=4, clock=clock)
+    tracker = Tracker(steps=14, first_step=4, num_tokens=2000, clock=clock)
     clock.now += 20
-    progress = tracker.update(8, _logs(num_tokens=5000))
+    progress = tracker.update(8, _logs(num_tokens=7000))
     assert progress.seconds_left == 20 / 4 * 6
     assert progress.tokens_per_second == 250
 

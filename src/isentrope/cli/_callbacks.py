@@ -90,7 +90,7 @@ class ProgressCallback(TrainerCallback):
         self._tracker: Tracker | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._tracker = Tracker(state.max_steps, state.global_step)
+        self._tracker = Tracker(state.max_steps, state.global_step, state.num_input_tokens_seen)
 
     def on_log(
         self,

@@ -47,19 +47,21 @@ class Progress:
 
 
 class Tracker:
-    """Follows the logs of a run of `steps` optimizer steps that starts after `first_step` of them.
+    """Follows the logs of a run of `steps` optimizer steps that starts after `first_step` of them, `num_tokens` in.
 
     Numbers that a step does not log (rewards come once per rollout batch) keep their last value. Speed and time left
     are over the whole run so far.
     """
 
-    def __init__(self, steps: int, first_step: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, steps: int, first_step: int = 0, num_tokens: float = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.steps, self.first_step = steps, first_step
+        self._first_tokens = num_tokens
         self._clock = clock
         self._start = clock()
         self._last: dict[str, float] = {}
         self._entropy_start = math.nan
-        self._first_tokens = math.nan
 
     def update(self, step: int, logs: Mapping[str, Any]) -> Progress:
         """The snapshot after the logs of `step`."""
@@ -89,7 +91,7 @@ class Tracker:
 
     def _speed(self) -> float:
         elapsed = self._clock() - self._start
-        return self._last.get(NUM_TOKENS, math.nan) / elapsed if elapsed > 0 else math.nan
+        return (self._last.get(NUM_TOKENS, math.nan) - self._first_tokens) / elapsed if elapsed > 0 else math.nan
 
     def _left(self, step: int) -> float:
         done = step - self.first_step
