@@ -97,7 +97,7 @@ def _prepare_host(session: Session) -> None:
     import torch
     import transformers
 
-    from isentrope.engines.trl import check_options
+    from isentrope.engines.trl_options import check_options
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
