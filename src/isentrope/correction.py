@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isentrope import masked
-from isentrope.control import Number, require, require_number
+from isentrope.control import Number, is_number, require, require_number
 
 __all__ = ["IcePop", "SequenceMask", "TruncatedImportance"]
 
@@ -76,5 +76,5 @@ class SequenceMask:
 def _require_band(rule: "IcePop | SequenceMask") -> None:
     require_number(rule, "low", low=0)
     require_number(rule, "high", low=0)
-    if isinstance(rule.low, float) and isinstance(rule.high, float):
+    if is_number(rule.low) and is_number(rule.high):
         require(rule, "high", rule.low <= rule.high, f"at least low = {rule.low}")

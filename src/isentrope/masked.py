@@ -45,11 +45,13 @@ def row_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def variance(x: Tensor, mask: Tensor) -> Tensor:
     """Population variance over all True positions, a scalar, by the two-pass formula: never negative."""
+    x = fill(x, mask)  # before the square: NaN times a gradient of 0 is NaN
     return mean((x - mean(x, mask)).square(), mask)
 
 
 def whiten(x: Tensor, mask: Tensor) -> Tensor:
     """(x - m) / sqrt(v + 1e-8) with the mean and population variance over the True positions; 0 elsewhere."""
+    x = fill(x, mask)
     return fill((x - mean(x, mask)) * (variance(x, mask) + VARIANCE_EPS).rsqrt(), mask)
 
 

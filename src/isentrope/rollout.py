@@ -31,5 +31,6 @@ class Rollout:
             require_number(self, "temperature", low=0)
             require(self, "temperature", self.temperature != 0, "above 0")
         require(self, "share", 0 < self.share <= 1, "in (0, 1]")
-        require(self, "rounds", self.rounds >= 0, "a whole number, at least 0")
+        whole = self.rounds == int(self.rounds)
+        require(self, "rounds", whole and self.rounds >= 0, "a whole number, at least 0")
         require(self, "share", self.share == 1 or self.temperature is not None, "1 where no temperature is set")
