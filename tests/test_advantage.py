@@ -179,7 +179,7 @@ def test_the_limit_may_differ_by_row():
 
 
 def test_the_overlong_penalty_without_a_limit_says_what_it_needs():
-    with pytest.raises(ValueError, match="limit=.*`length_limit`"):
+    with pytest.raises(ValueError, match=r"limit=.*`length_limit`"):
         penalised([8], SoftOverlong(as_it_is, buffer=4))
 
 

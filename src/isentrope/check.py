@@ -216,5 +216,6 @@ def _explore(one: Callable[[Drawn], None], extra: tuple[str, ...], examples: int
         verbosity=hypothesis.Verbosity.quiet,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
+    given: Any = hypothesis.given(batches(extra))
     seeded: Any = hypothesis.seed(seed)
-    seeded(settings(hypothesis.given(batches(extra))(one)))()
+    seeded(settings(given(one)))()
