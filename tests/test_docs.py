@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 ROW_NAME = re.compile(r"`([a-z0-9_]+)`")
-PROGRAMS = {"make", "isentrope", "git", "cd", "pip", "pre-commit"}
+PROGRAMS = {"make", "isentrope", "source"}
 
 
 @dataclass(frozen=True)
