@@ -1,4 +1,7 @@
-"""Every reference case: advantage, loss and gradient weights agree with an independent implementation (tests/cases/README.md)."""
+"""Every reference case: advantage, loss and gradient weights agree with an independent implementation.
+
+tests/cases/README.md says what the fields mean.
+"""
 
 import json
 import warnings
@@ -170,7 +173,8 @@ def test_controller_numbers_in_force_agree(case: dict[str, Any]) -> None:
         assert state["shaping.0.high.value"] == pytest.approx(expected["h_high"], rel=1e-9)
     else:
         assert state["select.0.on.value"] == expected["gate"]
-        assert state["select.0.on.reference"] * objective.select[0].on.high == pytest.approx(expected["h_high"], rel=1e-9)
+        threshold = state["select.0.on.reference"] * objective.select[0].on.high
+        assert threshold == pytest.approx(expected["h_high"], rel=1e-9)
 
 
 @pytest.mark.parametrize("case", [c for c in BATCH_CASES if c.values[0].get("exact_zero_rows")])
