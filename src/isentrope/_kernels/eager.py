@@ -1,0 +1,103 @@
+"""The head in PyTorch alone: on any device, in float64 too; a piece of rows at a time.
+
+Logits are accumulated and kept in float32 whatever the inputs: on a CPU that costs bfloat16 inputs their fast matrix
+product (which returns bfloat16 there); on a GPU the product returns float32.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope._kernels.head import Head, Sums, Want
+
+LOGITS_AT_ONCE = 2**25  # 128 MiB of float32
+LOWEST = -1000.0  # nats; exp is 0 in float64 too, and 0 * -inf would be NaN
+
+
+def factor_dtype(weight: Tensor, wide: torch.dtype) -> torch.dtype:
+    """Dtype of e (or a gradient of logits) as a factor of a product: bfloat16 on a GPU for a bfloat16 weight, else that
+    of the statistics. Not float16, whose range e leaves.
+    """
+    return torch.bfloat16 if weight.is_cuda and weight.dtype == torch.bfloat16 else wide
+
+
+def matmul(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
+    """a b in the dtype of the statistics, without rounding the result to that of the factors."""
+    if a.is_cuda and a.dtype == b.dtype and a.dtype in (torch.float16, torch.bfloat16):
+        return torch.mm(a, b, out_dtype=wide)
+    return a.to(wide) @ b.to(wide)
+
+
+def without_target(logits: Tensor, target: Tensor) -> Tensor:
+    """The logits with -inf at the target, in place."""
+    return logits.scatter_(1, target[:, None], -torch.inf)
+
+
+@dataclass(frozen=True)
+class Eager:
+    """See the module; `Fused` replaces the three methods that touch logits."""
+
+    def rows_at_once(self, head: Head, store: bool) -> int:
+        return min(1024, max(16, LOGITS_AT_ONCE // max(len(head.weight), 1)))
+
+    def forward(self, head: Head, shift: Tensor, want: Want, reuse: Any = None) -> Sums:
+        d, slope = head.finish_logits(matmul(head.hidden, head.weight.t(), head.wide))
+        d = without_target(d, head.target).sub_(shift[:, None])
+        top = d.topk(min(want.top_k, d.shape[1])).values if want.top_k else None
+        peak = d.amax(1) if d.shape[1] else shift.new_full(shift.shape, -torch.inf)
+        e = d.exp()
+        ed = d.clamp_(min=LOWEST).mul_(e)
+        weighted = e if slope is None else e * slope
+        return Sums(
+            rest=e.sum(1, dtype=torch.float64),
+            cross=ed.sum(1, dtype=torch.float64),
+            peak=peak,
+            square=(e * e).sum(1, dtype=torch.float64) if want.moments else None,
+            square_cross=(e * ed).sum(1, dtype=torch.float64) if want.moments else None,
+            top=top,
+            mean=self.weighted(weighted, head) if want.mean else None,
+            store=weighted.to(factor_dtype(head.weight, head.wide)) if want.store else None,
+        )
+
+    def hidden_gradient(self, head: Head, lse: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        parts = [
+            self.weighted(self.logit_gradient(head.rows(s), lse[s], a[s], b[s]), head)
+            for s in head.pieces(self.rows_at_once(head, store=False))
+        ]
+        return torch.cat(parts) if parts else torch.zeros_like(head.hidden, dtype=head.wide)
+
+    def weighted(self, e: Tensor, head: Head) -> Tensor:
+        """Sum over v of e w_v, [N, H]."""
+        return matmul(e.to(factor_dtype(head.weight, head.wide)), head.weight, head.wide)
+
+    def gradient(self, head: Head, lse: Tensor, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        weight = torch.zeros_like(head.weight, dtype=head.wide)
+        bias = None if head.bias is None else torch.zeros_like(head.bias)
+        for piece in head.pieces(self.rows_at_once(head, store=False)):
+            dz = self.logit_gradient(head.rows(piece), lse[piece], a[piece], None if b is None else b[piece])
+            self.add_product(dz.to(factor_dtype(head.weight, head.wide)), head.hidden[piece], weight)
+            bias = None if bias is None else bias.add_(dz.sum(0, dtype=bias.dtype))
+        return weight, bias
+
+    def logit_gradient(self, head: Head, lse: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
+        """dz [N, V] with 0 at the target."""
+        log_p, slope = head.finish_logits(matmul(head.hidden, head.weight.t(), head.wide))
+        log_p = without_target(log_p, head.target).sub_(lse[:, None])
+        dz = log_p.exp()
+        dz = dz.mul_(a[:, None] if b is None else log_p.clamp_(min=LOWEST).mul_(b[:, None]).add_(a[:, None]))
+        return (dz if slope is None else dz.mul_(slope)).mul_(-head.scale)
+
+    def collector(self, head: Head, pieces: int) -> Tensor:
+        return torch.empty_like(head.weight, dtype=head.wide)
+
+    def product(self, sums: Sums, scaled: Tensor, out: Tensor, add: bool) -> None:
+        self.add_product(sums.store, scaled.to(sums.store.dtype), out if add else out.zero_())
+
+    def add_product(self, left: Tensor, right: Tensor, out: Tensor) -> None:
+        """out += left^T right."""
+        if out.is_cuda:
+            out.add_(matmul(left.t(), right, out.dtype))
+        else:
+            out.addmm_(left.to(out.dtype).t(), right.to(out.dtype))
