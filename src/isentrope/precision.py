@@ -48,7 +48,7 @@ def expected_ratio(logp: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 def clip_probability(
     logp: Tensor, low: float = 0.2, high: float = 0.2, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[Tensor, Tensor]:
-    """Probabilities that rounding alone moves a ratio of 1 under 1 - low and over 1 + high: (u - t)^2 / (2 u^2) for u > t.
+    """Probabilities that rounding alone moves a ratio of 1 under 1 - low and over 1 + high: (u - t)^2 / (2 u^2), u > t.
 
     t is the distance of the bound from 0 in nats: -log(1 - low) or log(1 + high).
     """

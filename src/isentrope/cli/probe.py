@@ -27,8 +27,8 @@ def probe(
 ) -> None:
     """Measure on a model's own completions what each number format does to ratios.
 
-    Every completion is scored twice with the same weights, alone and in a padded batch: a ratio outside the clip band is
-    an error of the format alone.
+    Every completion is scored twice with the same weights, alone and in a padded batch: a ratio outside the clip band
+    is an error of the format alone.
 
     Example: isentrope probe embedded --plot formats.png
 
