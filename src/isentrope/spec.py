@@ -9,6 +9,7 @@ single fields, or replace the rule where they name one.
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -282,7 +283,7 @@ def _toml_value(x: Any) -> str:
     if isinstance(x, list):
         return "[" + ", ".join(_toml_value(item) for item in x) + "]"
     if isinstance(x, str):
-        return '"' + x.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(x, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's escapes are JSON's
     return repr(x)
 
 
