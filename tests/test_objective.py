@@ -5,9 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope import presets
-from isentrope.penalty import EntropyBonus
-from isentrope.select import HighEntropyTokens
+from isentrope import ColumnError, IsentropeWarning, Objective, check, presets
+from isentrope.advantage import GroupRelative
+from isentrope.control import EntropyServo, EntropyStep, Hysteresis, Linear
+from isentrope.penalty import EntropyBonus, ReferenceKL
+from isentrope.rollout import Rollout
+from isentrope.select import HighEntropyTokens, NegativeGate, VaryingReward
+from isentrope.shaping import Decorrelate, RescaleBySurprisal
+from isentrope.surrogate import EntropyRatioClip, PolicyGradient, PPOClip
 
 ROWS = {
     "reward": torch.tensor([1.0, 0, 1, 0]),
@@ -56,3 +61,184 @@ def test_a_dropped_token_gets_no_gradient_through_the_mean_of_its_row():
     assert dropped.any()
     assert (weights[dropped] == 0).all()
     assert (weights[prepared["selected"]] != 0).all()
+
+
+# -- what prepare returns ----------------------------------------------------------------------------
+
+
+def test_prepare_adds_columns_of_one_row_each():
+    prepared, state = presets.clip_cov.prepare(check.draw(seed=1))
+    assert {"advantage", "selected", "counted", "excluded", "surrogate/drawn"} <= prepared.keys()
+    assert all(len(x) == 8 for x in prepared.values())
+    assert not any(x.requires_grad for x in prepared.values())
+    assert state == {}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("column", ["old_logp", "old_entropy", "ref_logp", "value"])
+def test_a_bad_token_of_a_column_that_is_read_is_excluded_and_named(column, bad):
+    """NeMo-RL 4154, SkyRL 1694."""
+    objective = replace(presets.erc, penalties=(ReferenceKL(0.1),), advantage=presets.ppo.advantage)
+    batch = check.draw(seed=1)
+    row, position = batch["mask"].nonzero()[4].tolist()
+    spoilt = dict(batch) | {column: batch[column].clone()}
+    spoilt[column][row, position] = bad
+    with pytest.warns(IsentropeWarning, match=f"`{column}` is {bad} at 1 token.*first: row {row}, position {position}"):
+        prepared, _ = objective.prepare(spoilt)
+    assert prepared["excluded"].nonzero().tolist() == [[row, position]]
+    assert objective.count(prepared).tokens == int(batch["mask"].sum()) - 1
+
+
+def test_a_bad_token_of_a_column_that_nothing_reads_is_nobodys_business():
+    batch = check.draw(seed=1)
+    spoilt = batch | {"ref_logp": torch.full_like(batch["ref_logp"], torch.nan), "value": batch["value"] / 0}
+    a, b = (presets.grpo.prepare(x)[0] for x in (batch, spoilt))
+    assert torch.equal(a["advantage"], b["advantage"])
+    assert not b["excluded"].any()
+
+
+def test_a_masked_token_poisons_nothing():
+    """NeMo-RL 4120: a masked token with log-ratio 200, -inf or NaN."""
+    batch = check.draw(seed=1)
+    clean, _ = presets.grpo.prepare(batch)
+    totals = presets.grpo.count(clean)
+    for bad in (200.0, -torch.inf, torch.nan):
+        spoilt = dict(batch) | {n: torch.where(batch["mask"], batch[n], bad) for n in ("logp", "old_logp", "entropy")}
+        prepared, _ = presets.grpo.prepare(spoilt)
+        assert torch.equal(presets.grpo.loss(prepared, totals), presets.grpo.loss(clean, totals))
+        assert torch.equal(presets.grpo.weights(prepared, totals), presets.grpo.weights(clean, totals))
+
+
+def test_rows_of_a_prepared_batch_may_be_taken_in_any_way():
+    prepared, _ = presets.grpo.prepare(check.draw(seed=1))
+    totals = presets.grpo.count(prepared)
+    for rows in (slice(2, 5), [3, 1], torch.tensor([True] * 3 + [False] * 5), slice(0, 0)):
+        assert torch.isfinite(presets.grpo.loss({n: x[rows] for n, x in prepared.items()}, totals))
+
+
+# -- errors -------------------------------------------------------------------------------------------
+
+
+def test_loss_on_rows_that_were_not_prepared_says_so():
+    totals = presets.grpo.count(presets.grpo.prepare(check.draw(seed=1))[0])
+    with pytest.raises(ColumnError, match=r"loss needs column `advantage`.*use what prepare returned"):
+        presets.grpo.loss(check.draw(seed=1), totals)
+
+
+def test_loss_without_the_current_logp_says_so():
+    prepared, _ = presets.grpo.prepare({n: x for n, x in check.draw(seed=1).items() if n != "logp"})
+    with pytest.raises(ColumnError, match="loss needs column `logp`"):
+        presets.grpo.loss(prepared, presets.grpo.count(prepared))
+
+
+def test_loss_with_controllers_says_what_to_do():
+    prepared, _ = presets.adapo.prepare(check.draw(seed=1))
+    with pytest.raises(ValueError, match=r"still holds controllers: call objective.at\(state\) first"):
+        presets.adapo.loss(prepared, presets.adapo.count(prepared))
+
+
+def test_a_group_statistic_over_a_slice_is_not_silently_wrong():
+    """Prepared columns travel with their rows: the first half has the whole batch's advantages."""
+    batch = check.draw(seed=1)
+    prepared, _ = presets.grpo.prepare(batch)
+    half, _ = presets.grpo.prepare({n: x[:4] for n, x in batch.items()})
+    assert not torch.equal(prepared["advantage"][:4], half["advantage"])
+
+
+def test_a_state_of_another_objective_is_refused():
+    with pytest.raises(ValueError, match=r"state has 'surrogate\.high\.value', which belongs to no controller"):
+        presets.grpo.at(presets.adapo.init())
+    with pytest.raises(ValueError, match=r"state has 'shaping.0.zeta.value'.*\(surrogate.high.\)"):
+        presets.adapo.prepare(check.draw(seed=1), presets.repo_r.init())
+
+
+def test_slots_refuse_what_is_not_a_rule():
+    with pytest.raises(ColumnError, match="is not a rule"):
+        replace(presets.grpo, surrogate=PPOClip)
+    with pytest.raises((ColumnError, ValueError)):
+        replace(presets.grpo, shaping=(EntropyServo(),))
+
+
+def test_a_late_rule_may_not_stand_before_an_early_one():
+    with pytest.raises(ValueError, match="Decorrelate runs once in prepare, but stands after RescaleBySurprisal"):
+        replace(presets.grpo, shaping=(RescaleBySurprisal(), Decorrelate()))
+    replace(presets.grpo, shaping=(Decorrelate(), RescaleBySurprisal()))
+
+
+def test_unknown_slots_are_refused():
+    """RLinf 316: an option swallowed by **kwargs."""
+    with pytest.raises(TypeError, match="epsilon"):
+        Objective(advantage=GroupRelative(), surrogate=PPOClip(), epsilon=0.2)
+
+
+# -- what it says of itself ---------------------------------------------------------------------------
+
+
+def test_columns_are_listed_by_phase():
+    needs = replace(presets.repo_r, penalties=(ReferenceKL(0.1), EntropyBonus(0.1))).columns()
+    assert needs.prepare == {"reward", "group", "mask", "old_logp"}
+    assert needs.loss == {"logp", "old_logp", "ref_logp", "entropy"}
+    assert needs.optional == {"old_entropy"}
+    assert needs.gradient == {"logp", "entropy"}
+    assert presets.erc.columns().gradient == {"logp"}  # reads the entropy, detached
+    assert "length_limit" in presets.dr_grpo.columns().optional
+
+
+def test_controllers_are_found_at_any_depth():
+    objective = replace(
+        presets.grpo,
+        select=(HighEntropyTokens(), NegativeGate(on=Hysteresis())),
+        surrogate=EntropyRatioClip(PPOClip(high=EntropyServo()), low=Linear(0.9, 0.95, 10)),
+        penalties=(EntropyBonus(coef=EntropyStep()),),
+        rollout=Rollout(temperature=EntropyServo(start=1.0, high=2.0)),
+    )
+    paths = ["select.1.on", "surrogate.surrogate.high", "surrogate.low", "penalties.0.coef", "rollout.temperature"]
+    assert sorted(objective.controllers()) == sorted(paths)
+    assert {key.rpartition(".")[0] for key in objective.init()} == set(paths)
+    now = objective.at(objective.init())
+    assert now.controllers() == {}
+    assert (now.surrogate.surrogate.high, now.rollout.temperature) == (0.28, 1.0)
+
+
+def test_controllers_observe_once_a_rollout_batch():
+    batch = check.draw(seed=1)
+    state = presets.adapo.init()
+    for factor, sign in ((1.0, 0), (0.5, 1), (0.5, 1), (2.0, -1)):
+        before = state["surrogate.high.value"]
+        entropy = {"old_entropy": batch["old_entropy"] * factor}
+        _, state = presets.adapo.prepare(batch | entropy, state)
+        assert (state["surrogate.high.value"] > before) - (state["surrogate.high.value"] < before) == sign
+
+
+def test_the_measured_entropy_is_the_token_mean_exact_where_it_can_be():
+    """trl 6380, 7047: pooled over tokens, not a mean of means."""
+    batch = check.draw(seed=1)
+    _, state = presets.adapo.prepare(batch)
+    assert state["surrogate.high.target"] == pytest.approx(float(batch["old_entropy"][batch["mask"]].mean()))
+    _, state = presets.adapo.prepare({n: x for n, x in batch.items() if n != "old_entropy"})
+    assert state["surrogate.high.target"] == pytest.approx(float(-batch["old_logp"][batch["mask"]].mean()))
+
+
+@pytest.mark.parametrize("name", ["ce_gppo", "gppo", "dapo", "adapo", "kl_cov", "cispo", "gmpo", "sapo", "erc", "gspo"])
+def test_a_rule_that_cannot_act_on_policy_says_so_before_training(name):
+    """Entropy-Mechanism 1; verl 791, 2501: no effect on-policy."""
+    objective = getattr(presets, name)
+    (sentence,) = objective.inert(updates_per_rollout=1, group_size=8)
+    assert "the ratio is always 1" in sentence
+    assert objective.inert(updates_per_rollout=4, group_size=8) == []
+
+
+def test_a_rule_that_acts_on_policy_says_nothing():
+    assert presets.rloo.inert(updates_per_rollout=1, group_size=8) == []
+
+
+def test_groups_of_one_are_said_before_training():
+    (sentence,) = presets.rloo.inert(updates_per_rollout=1, group_size=1)
+    assert "every advantage is 0" in sentence
+    assert replace(presets.nsr, surrogate=PolicyGradient()).inert(updates_per_rollout=1, group_size=1) == []
+
+
+def test_an_objective_is_a_value():
+    assert replace(presets.grpo) == presets.grpo
+    assert presets.grpo != presets.dapo
+    assert replace(presets.grpo, select=[VaryingReward()]).select == (VaryingReward(),)
