@@ -3,6 +3,7 @@
 import io
 import math
 
+import pytest
 from rich.console import Console
 
 from isentrope.cli._display import LineDisplay, LiveDisplay, Progress, Tracker, duration, line
@@ -26,6 +27,14 @@ def test_what_a_step_does_not_log_keeps_its_last_value():
     progress = tracker.update(2, _logs(**{"entropy/current_exact": 0.4}))
     assert (progress.reward, progress.entropy, progress.entropy_start) == (0.25, 0.4, 0.5)
     assert (progress.clip_low, progress.clip_high) == (0.01, 0.02)
+
+
+def test_clip_shares_are_means_over_the_updates_of_a_rollout_batch():
+    tracker = Tracker(10, window=2)
+    shares = [
+        tracker.update(step, {"clip/low": x, "clip/high": 0.0}).clip_low for step, x in enumerate((0.0, 0.4, 0.2))
+    ]
+    assert shares == [0.0, 0.2, pytest.approx(0.3)]
 
 
 def test_what_was_never_logged_is_nan():

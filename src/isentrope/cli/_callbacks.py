@@ -83,14 +83,14 @@ class StopCallback(TrainerCallback):
 
 
 class ProgressCallback(TrainerCallback):
-    """Shows the logs of every step."""
+    """Shows the logs of every step; clip shares over the last `window` of them."""
 
-    def __init__(self, display: Display) -> None:
-        self._display = display
+    def __init__(self, display: Display, window: int) -> None:
+        self._display, self._window = display, window
         self._tracker: Tracker | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._tracker = Tracker(state.max_steps, state.global_step, state.num_input_tokens_seen)
+        self._tracker = Tracker(state.max_steps, state.global_step, state.num_input_tokens_seen, self._window)
 
     def on_log(
         self,

@@ -6,6 +6,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -49,14 +50,21 @@ class Progress:
 class Tracker:
     """Follows the logs of a run of `steps` optimizer steps that starts after `first_step` of them, `num_tokens` in.
 
+    Clip shares are means over the last `window` steps: the first update on a rollout batch never clips.
     Numbers that a step does not log (rewards come once per rollout batch) keep their last value. Speed and time left
     are over the whole run so far.
     """
 
     def __init__(
-        self, steps: int, first_step: int = 0, num_tokens: float = 0, clock: Callable[[], float] = time.monotonic
+        self,
+        steps: int,
+        first_step: int = 0,
+        num_tokens: float = 0,
+        window: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.steps, self.first_step = steps, first_step
+        self._clips = {name: deque[float](maxlen=window) for name in ("clip_low", "clip_high")}
         self._first_tokens = num_tokens
         self._clock = clock
         self._start = clock()
@@ -68,6 +76,9 @@ class Tracker:
         numbers = {key: float(value) for key, value in logs.items() if isinstance(value, int | float)}
         self._last |= numbers
         shown = {name: self._find(keys) for name, keys in KEYS.items()}
+        for name, recent in self._clips.items():
+            recent.append(shown[name])
+            shown[name] = sum(recent) / len(recent)
         if math.isnan(self._entropy_start):
             self._entropy_start = shown["entropy"]
         return Progress(

@@ -109,7 +109,7 @@ def _close(found: Mapping[str, Any]) -> str:
 
 
 def draw(folder: RunFolder) -> None:
-    """Write curves.png: reward and entropy over the steps, evaluations as points at both ends."""
+    """Write curves.png: reward and entropy over the steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -245,7 +245,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             callbacks=[
                 _callbacks.RecordCallback(session.folder.metrics, tokens),
                 _callbacks.StopCallback(recipe.output.checkpoint_every, interrupt),
-                _callbacks.ProgressCallback(display),
+                _callbacks.ProgressCallback(display, trainer.updates_per_rollout),
             ],
             objective=session.objective,
             token_sink=tokens,
