@@ -11,6 +11,10 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig
 
+from isentrope.engines.trl import ObjectiveTrainer
+
+from .harness import Run, train
+
 CHARACTERS = list("0123456789+-*/=>;,. abcdefghijkl")
 
 
@@ -95,3 +99,17 @@ def config(tmp_path: Path) -> Callable[..., GRPOConfig]:
         return GRPOConfig(**settings | options)
 
     return make
+
+
+@pytest.fixture
+def run(tiny: Callable[[], Any], config: Callable[..., Any], prompts: Dataset, tokenizer: Any) -> Callable[..., Run]:
+    """run(objective, options, **trainer arguments): train the tiny model."""
+
+    def go(objective: Any, options: dict[str, Any] | None = None, trainer: Any = ObjectiveTrainer, **more: Any) -> Run:
+        arguments = {"model": tiny(), "args": config(**options or {}), "train_dataset": prompts}
+        arguments |= {"processing_class": tokenizer, "reward_funcs": length_reward}
+        if objective is not None:
+            arguments["objective"] = objective
+        return train(trainer, **arguments | more)
+
+    return go

@@ -23,25 +23,11 @@ from isentrope.engines.trl import (
 )
 
 from .conftest import length_reward
-from .harness import MARKS, Run, relative_distance, train
+from .harness import MARKS, relative_distance
 
 pytestmark = [*MARKS, pytest.mark.filterwarnings("ignore::isentrope.engines.trl_options.InertObjectiveWarning")]
 
 OFF_POLICY = {"steps_per_generation": 2, "num_iterations": 2, "per_device_train_batch_size": 4}
-
-
-@pytest.fixture
-def run(tiny: Callable[[], Any], config: Callable[..., Any], prompts: Dataset, tokenizer: Any) -> Callable[..., Run]:
-    """run(objective, options, **trainer arguments): train the tiny model."""
-
-    def go(objective: Any, options: dict[str, Any] | None = None, trainer: Any = ObjectiveTrainer, **more: Any) -> Run:
-        arguments = {"model": tiny(), "args": config(**options or {}), "train_dataset": prompts}
-        arguments |= {"processing_class": tokenizer, "reward_funcs": length_reward}
-        if objective is not None:
-            arguments["objective"] = objective
-        return train(trainer, **arguments | more)
-
-    return go
 
 
 @pytest.mark.parametrize("name", ["ce_gppo", "gepo", "repo_d", "gspo", "dr_grpo"])
@@ -61,10 +47,10 @@ def test_the_split_into_micro_batches_does_not_matter(name: str, run: Any) -> No
             assert part.logged(key) == pytest.approx(whole.logged(key), rel=1e-5, abs=1e-7)
 
 
-def test_the_constructor_is_trls_with_three_more_keywords() -> None:
+def test_the_constructor_is_trls_with_four_more_keywords() -> None:
     stock, ours = (inspect.signature(c.__init__).parameters for c in (GRPOTrainer, ObjectiveTrainer))
     assert list(ours)[: len(stock)] == list(stock)
-    assert list(ours)[len(stock) :] == ["objective", "token_sink", "token_interval"]
+    assert list(ours)[len(stock) :] == ["objective", "token_sink", "token_interval", "diagnostics_interval"]
     assert ours["objective"].default is inspect.Parameter.empty
     assert all(ours[name].default == p.default for name, p in stock.items())
 
@@ -318,13 +304,6 @@ def test_our_correction_reads_the_samplers_columns(run: Any, monkeypatch: pytest
     )
     for a, b in zip(ours.gradients, theirs.gradients, strict=True):
         assert relative_distance(a, b) < 1e-5
-
-
-def test_a_way_of_sampling_that_is_not_there_is_refused(run: Any) -> None:
-    with pytest.raises(
-        OptionError, match=r"the objective asks for Rollout\(.*rounds=10\), which this engine cannot do"
-    ):
-        run("dapo_full")
 
 
 def test_two_corrections_are_refused(run: Any) -> None:

@@ -15,20 +15,13 @@ the same for any split into micro-batches, accumulation steps or ranks.
 **Options.** `trl_options` says of every field of `GRPOConfig` whether it is honoured, replaced by a slot, or refused.
 The reference model of a KL penalty is TRL's: it is loaded when the objective reads `ref_logp`.
 
-**Metrics.** TRL's keys stay (`reward`, `completions/*`, `entropy`, `clip_ratio/*`, `kl`, ...). All that come from the
-loss, TRL's and ours, are means over tokens (or rows) pooled over micro-batches and ranks since the last log line, over
-the tokens that the policy wrote; log-probabilities and entropies are those at the sampling temperature. Ours:
+**Rollouts.** The objective's slot `rollout` sets the temperature of the next rollout batch or of a share of it
+(`trl_sampling`), and has groups without reward variance replaced (`trl_resampling`).
 
-| key | meaning |
-| --- | --- |
-| `entropy/current_exact` | exact softmax entropy of the policy at the update, nats; TRL's `entropy` is the same |
-| `entropy/old_exact` | the same of the policy at the rollout; where the objective or TRL takes that pass |
-| `entropy/current_exact/<task>`, `reward/<task>` | by the dataset's column `task`, with more than one task |
-| `clip/low`, `clip/high` | share of counted tokens beyond the surrogate's lower and upper bound, where it acts |
-| `ratio/mean`, `kl_old` | mean of the ratio, and k3 estimate of the KL divergence from the rollout's policy, nats |
-| `kl_rollout` | the same between the sampler and the trainer's pass, where the sampler reports log-probabilities |
-| `tokens/selected`, `tokens/excluded` | share of tokens with a gradient; share left out for a non-finite column |
-| `controller/<slot>.<field>.<number>` | every number of the controllers' state, as it stands at the log line |
+**Metrics.** `trl_metrics` lists the keys. `diagnostics_interval` adds measurements of who moves the entropy
+(`trl_diagnostics`).
+
+**Checkpoints.** A resumed run continues bit for bit, also from the middle of a rollout batch (`trl_state`).
 """
 
 import math
@@ -39,19 +32,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
-from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import RepeatSampler
 
 from isentrope import masked, spec
 from isentrope.aggregate import Totals
-from isentrope.engines import trl_batch, trl_metrics, trl_setup, trl_state
+from isentrope.engines import trl_batch, trl_metrics, trl_resampling, trl_rollout, trl_setup, trl_state
 from isentrope.engines.trl_batch import CompletionError, RewardError
+from isentrope.engines.trl_diagnostics import LiveDiagnostics, Place
 from isentrope.engines.trl_options import (
     InertObjectiveWarning,
     OptionError,
@@ -59,8 +51,11 @@ from isentrope.engines.trl_options import (
     check_options,
     sampler_mismatches,
 )
+from isentrope.engines.trl_rollout import Sampled
+from isentrope.engines.trl_sampling import Sampling
 from isentrope.engines.trl_state import CheckpointError
 from isentrope.objective import Objective
+from isentrope.rollout import Rollout
 
 __all__ = [
     "CheckpointError",
@@ -87,6 +82,7 @@ class ObjectiveTrainer(GRPOTrainer):
         without gradient. `row` counts completions from the start of the run and stays with a completion through all
         updates on it; `group` counts prompts likewise. Columns that the run does not have are left out.
     token_interval: in optimizer steps; 0 never calls it.
+    diagnostics_interval: in optimizer steps; 0 measures nothing.
 
     Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured; RewardError and
     CompletionError for what reward and rollout functions return; CheckpointError on resume. Warns with
@@ -119,23 +115,29 @@ class ObjectiveTrainer(GRPOTrainer):
         objective: Objective | str | Path | Mapping[str, Any],
         token_sink: TokenSink | None = None,
         token_interval: int = 0,
+        diagnostics_interval: int = 0,
     ) -> None:
         args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
         check_options(args)
-        trl_setup.check_rollout(self.objective)
         trl_setup.check_sink(token_sink, token_interval)
+        trl_setup.check_interval(diagnostics_interval)
         self._objective = trl_setup.with_sampler_correction(self.objective, args)
+        trl_setup.check_rollout(self._objective, args, train_dataset, bool(tools) or environment_factory is not None)
         self._needs = self._objective.columns()
+        self._reads = self._needs.prepare | self._needs.loss | self._needs.optional
         self._state: dict[str, float] = self._objective.init()
         self._token_sink, self._token_interval = token_sink, token_interval
         self._pools = {"train": trl_metrics.MetricPool(), "eval": trl_metrics.MetricPool()}
         self._tasks = trl_batch.TaskNames(trl_setup.task_names(train_dataset))
+        self._sampling = Sampling(self._objective.rollout, args.temperature)
+        self._diagnostics = LiveDiagnostics(diagnostics_interval)
         self._num_rollouts = 0
         self._scored: tuple[Tensor, list[list[int]]] | None = None
         self._passes: list[tuple[Tensor, Tensor | None]] | None = None
         self._window: tuple[Tensor, int] | None = None  # loss since a log line, that line's step
-        with trl_setup.reference_model(args, wanted="ref_logp" in self._needs.prepare | self._needs.loss):
+        wants_reference = "ref_logp" in self._needs.prepare | self._needs.loss
+        with trl_setup.reference_model(args, wants_reference), self._sampling.taking_heads():
             super().__init__(
                 model=model,
                 reward_funcs=reward_funcs,
@@ -149,7 +151,7 @@ class ObjectiveTrainer(GRPOTrainer):
                 quantization_config=quantization_config,
                 peft_config=peft_config,
                 tools=tools,
-                rollout_func=trl_setup.checked_rollouts(rollout_func),
+                rollout_func=trl_setup.checked_rollouts(rollout_func, self._sampling),
                 environment_factory=environment_factory,
             )
         self.add_callback(trl_state.ContinueWindow(self))
@@ -193,8 +195,13 @@ class ObjectiveTrainer(GRPOTrainer):
 
     # -- once per rollout batch
 
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        generated = super()._generate_single_turn(*args, **kwargs)
+    def _generate_single_turn(self, prompt_ids: Any, images: Any, multimodal_fields: Any, *args: Any, **kw: Any) -> Any:
+        def generate(prompts: Any, images: Any, fields: Any) -> Any:
+            return super(ObjectiveTrainer, self)._generate_single_turn(prompts, images, fields, *args, **kw)
+
+        if self._sampling.partial or self._objective.rollout.rounds:
+            trl_setup.refuse_images(images)
+        generated = self._sampling.generate(self, generate, prompt_ids, images, multimodal_fields)
         trl_batch.refuse_empty(generated[0], "generation")
         return generated
 
@@ -213,71 +220,41 @@ class ObjectiveTrainer(GRPOTrainer):
         return scored
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._passes = []
-        try:
-            output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-            batch = self._build_batch(inputs, output)
-        finally:
-            self._passes = None
-        prepared, totals = self._prepare(batch)
-        mask = trl_batch.policy_mask(output)
-        rank = self.accelerator.process_index
-        own = trl_batch.own_rows(prepared | {"row": self._row_numbers(len(batch["mask"]))}, rank, mask)
+        batch = self._roll_out(inputs)
+        output = batch.output
+        columns = trl_rollout.columns(self, batch)
+        prepared, totals = self._prepare(columns)
+        rows = prepared | {"row": self._row_numbers(len(columns["mask"]))}
+        own = trl_batch.own_rows(rows, self.accelerator.process_index, trl_batch.policy_mask(output))
         self._log_rollout(prepared, own)
-        del output["advantages"]  # TRL's; ours are a column
-        return output | trl_batch.pack(own, totals)
+        if self._mode == "train":
+            self._diagnostics.rollout(Place.of(self), prepared)
+        kept = {key: x for key, x in output.items() if key not in trl_rollout.OURS}
+        del kept["advantages"]  # TRL's; ours are a column
+        return kept | trl_batch.pack(own, totals)
 
-    def _build_batch(self, examples: list[dict[str, Any]], output: dict[str, Any]) -> dict[str, Tensor]:
-        """The columns of the whole rollout batch, over all ranks."""
-        per_function, _ = self._scored or (None, None)
-        assert per_function is not None, "TRL scored no completions"
-        batch = trl_batch.gather_rows(self._own_columns(output), self.accelerator)
-        num_rows, device = len(batch["mask"]), batch["mask"].device
-        num_generations = self.num_generations if self._mode == "train" else self.num_generations_eval
-        batch["reward"] = trl_batch.weighted_reward(per_function, self.reward_weights)
-        batch["group"] = (
-            torch.arange(num_rows, device=device) // num_generations
-        )  # the sampler keeps a prompt's rows together
-        if self.max_completion_length is not None:
-            batch["length_limit"] = torch.full((num_rows,), float(self.max_completion_length), device=device)
-        tasks = trl_batch.tasks_of(examples)
-        if tasks is not None:
-            everyone = gather_object(tasks)
-            self._tasks.add(everyone)
-            batch["task"] = self._tasks.ids(everyone, device)
+    def _roll_out(self, examples: list[dict[str, Any]]) -> Sampled:
+        """Sample and score a rollout batch as the slot `rollout` says; in evaluation as the options say."""
+        knobs = self._objective.at(self._state).rollout if self._mode == "train" else Rollout()
+        self._sampling.begin(self, knobs.temperature)
+        num_groups = len(examples) * self.accelerator.num_processes // self._group_size
+        tempered = self._sampling.num_tempered_groups(num_groups) if self._mode == "train" else 0
+        batch = self._sample(examples, tempered * self._group_size)
+        if knobs.rounds:
+            batch, outcome = trl_resampling.fill(self, examples, batch, knobs.rounds)
+            trl_resampling.log(self._pools["train"], outcome, self.accelerator.device)
         return batch
 
-    def _own_columns(self, output: dict[str, Any]) -> dict[str, Tensor]:
-        """This rank's columns that must be gathered."""
-        columns = {"mask": trl_batch.policy_mask(output), "length_limit_hit": self._length_limit_hit()}
-        columns |= self._old_policy(output)
-        for name, key in (("rollout_logp", "sampling_per_token_logps"), ("ref_logp", "ref_per_token_logps")):
-            if key in output:
-                columns[name] = output[key].float()
-        if "importance_sampling_ratio" in output:
-            ratio = output["importance_sampling_ratio"]
-            columns["importance_sampling_ratio"] = ratio.expand(columns["mask"].shape).contiguous()
-        return columns
-
-    def _length_limit_hit(self) -> Tensor:
-        """Whether each of this rank's completions was cut: its last token ends nothing (TRL's definition)."""
-        assert self._scored is not None, "TRL scored no completions"
-        ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
-        return torch.tensor([ids[-1] not in ends for ids in self._scored[1]], device=self.accelerator.device)
-
-    def _old_policy(self, output: dict[str, Any]) -> dict[str, Tensor]:
-        """`old_logp`, `old_entropy`: TRL's pass where it made one, ours where the objective reads them at rollout."""
-        logp = output.get("old_per_token_logps")
-        if logp is not None:
-            entropy = next(h for scored, h in self._passes or [] if scored is logp)
-        elif {"old_logp", "old_entropy"} & (self._needs.prepare | self._needs.optional):
-            with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
-                logp, entropy, _ = self._score(self.model, output, batch_size=self._micro_batch_size)
-        else:
-            # nothing reads it at rollout; the loss puts the current policy's, which is the same policy, in its place
-            return {"old_logp": torch.zeros_like(output["completion_ids"], dtype=torch.float32)}
-        assert entropy is not None, "the policy's pass gives entropies"
-        return {"old_logp": logp.float(), "old_entropy": entropy.float()}
+    def _sample(self, examples: list[dict[str, Any]], num_tempered: int) -> Sampled:
+        """Let TRL sample and score; the first num_tempered rows of all ranks are sampled at another temperature."""
+        passes: list[tuple[Tensor, Tensor | None]] = []
+        self._passes = passes
+        try:
+            with self._sampling.tempering(num_tempered):
+                output: dict[str, Any] = super()._generate_and_score_completions(examples)
+        finally:
+            self._passes = None
+        return trl_rollout.sampled(self, examples, output, num_tempered, passes)
 
     def _prepare(self, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], Totals]:
         """Run `prepare` on the whole batch. Controllers observe it in training; in evaluation they stand still."""
@@ -305,7 +282,13 @@ class ObjectiveTrainer(GRPOTrainer):
 
     # -- once per micro-batch
 
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        self._diagnostics.after_backward(self)
+        return loss
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        self._sampling.score(self._mode == "train")
         logp, entropy, aux_loss = self._score(model, inputs, aux_loss=self.aux_loss_enabled)
         rows, totals = self._rows(inputs, logp, entropy)
         now = self._objective.at(self._state)
@@ -314,6 +297,7 @@ class ObjectiveTrainer(GRPOTrainer):
         with torch.no_grad():
             trl_metrics.log_update(self._pools[self._mode], now, rows, self._tasks.names)
             self._send_tokens(now, rows, totals, inputs)
+            self._diagnose(now, rows, totals, "old_per_token_logps" in inputs)
         if aux_loss is None:
             return loss
         self._pools[self._mode].mean("aux_loss", aux_loss, 1.0)
@@ -363,13 +347,27 @@ class ObjectiveTrainer(GRPOTrainer):
         columns |= {"advantage": now.shaped(rows), "weight": now.weights(rows, totals).detach()}
         self._token_sink(step, columns)
 
+    def _diagnose(self, now: Objective, rows: dict[str, Tensor], totals: Totals, has_own_pass: bool) -> None:
+        """Live diagnostics. has_own_pass: old_logp is not the very logp of this update."""
+        if self._mode == "eval" or not self._diagnostics.interval:
+            return
+        place, detached = Place.of(self), {name: x.detach() for name, x in rows.items()}
+        self._diagnostics.micro_batch(place, now, detached, totals, self._get_learning_rate())
+        if has_own_pass:
+            self._diagnostics.first_update(self._pools["train"], place, now, detached)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         values = self._pools[self._mode].flush(self.accelerator)
         if values and self._mode == "train":
             values |= {f"controller/{name}": number for name, number in self._state.items()}
+            values |= self._sampling.logged() | self._diagnostics.pop()
         for name, number in values.items():
             self._metrics[self._mode][name] = [number]
         super().log(logs, start_time)
+
+    @property
+    def _group_size(self) -> int:
+        return int(self.num_generations if self._mode == "train" else self.num_generations_eval)
 
     @property
     def _mode(self) -> str:

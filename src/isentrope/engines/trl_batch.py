@@ -93,17 +93,18 @@ def refuse_empty(completion_ids: Iterable[Sequence[int]], source: str) -> None:
 
 def gather_rows(columns: Mapping[str, Tensor], accelerator: Any) -> dict[str, Tensor]:
     """The columns of all ranks, rank after rank; [B,T] columns are padded at the end to the longest T of any rank."""
+    return {name: gather_column(value, accelerator) for name, value in columns.items()}
+
+
+def gather_column(value: Tensor, accelerator: Any, fill: int = 0, at_start: bool = False) -> Tensor:
+    """One column of all ranks; fill, at_start: what [B,T] columns are padded with, and where."""
     if accelerator.num_processes == 1:
-        return dict(columns)
-    return {name: _gather(value, accelerator) for name, value in columns.items()}
-
-
-def _gather(value: Tensor, accelerator: Any) -> Tensor:
+        return value
     sent = (
         value.int() if value.dtype == torch.bool else value
     )  # collectives and padding are not defined for bool everywhere
     if sent.ndim > 1:
-        sent = accelerator.pad_across_processes(sent, dim=1)
+        sent = accelerator.pad_across_processes(sent, dim=1, pad_index=fill, pad_first=at_start)
     gathered: Tensor = accelerator.gather(sent.contiguous())
     return gathered.bool() if value.dtype == torch.bool else gathered
 

@@ -1,4 +1,24 @@
-"""Numbers between two log lines: token means that are pooled over micro-batches and ranks, never means of means."""
+"""Numbers between two log lines: token means that are pooled over micro-batches and ranks, never means of means.
+
+TRL's keys stay (`reward`, `completions/*`, `entropy`, `clip_ratio/*`, `kl`, ...). All that come from the loss, TRL's
+and ours, are means over tokens (or rows) since the last log line, over the tokens that the policy wrote;
+log-probabilities and entropies are those at the temperature at which the rollout batch is scored. Ours:
+
+| key | meaning |
+| --- | --- |
+| `entropy/current_exact` | exact softmax entropy of the policy at the update, nats; TRL's `entropy` is the same |
+| `entropy/old_exact` | the same of the policy at the rollout; where the objective or TRL takes that pass |
+| `entropy/current_exact/<task>`, `reward/<task>` | by the dataset's column `task`, with more than one task |
+| `clip/low`, `clip/high` | share of counted tokens beyond the surrogate's lower and upper bound, where it acts |
+| `ratio/mean`, `kl_old` | mean of the ratio, and k3 estimate of the KL divergence from the rollout's policy, nats |
+| `kl_rollout` | the same between the sampler and the trainer's pass, where the sampler reports log-probabilities |
+| `tokens/selected`, `tokens/excluded` | share of tokens with a gradient; share left out for a non-finite column |
+| `controller/<slot>.<field>.<number>` | every number of the controllers' state, as it stands at the log line |
+| `rollout/temperature` | of the rollout batch in use (with share < 1 of its tempered rows), if the objective sets it |
+| `rollout/tempered_reward`, `rollout/untempered_reward` | mean reward of the rows sampled at it and of the others |
+| `dynamic_sampling/*` | see `trl_resampling`; where the objective asks for rounds |
+| `diagnostics/*`, `clip/numerical_*` | see `trl_diagnostics`; on diagnostic steps |
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -92,6 +112,9 @@ def log_rollout(pool: MetricPool, rows: Mapping[str, Tensor], tasks: list[str]) 
         pool.mean("entropy/old_exact", masked.fill(rows["old_entropy"], mask).sum(), mask.sum())
     for name, own in _by_task(rows, tasks):
         pool.mean(f"reward/{name}", masked.fill(rows["reward"], own).sum(), own.sum())
+    if "tempered" in rows:
+        for name, own in (("tempered", rows["tempered"]), ("untempered", ~rows["tempered"])):
+            pool.mean(f"rollout/{name}_reward", masked.fill(rows["reward"], own).sum(), own.sum())
 
 
 def log_update(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor], tasks: list[str]) -> None:

@@ -12,6 +12,7 @@ from trl.trainer.utils import RepeatSampler, get_config_model_id
 
 from isentrope.engines.trl_batch import SamplerCorrection, refuse_empty
 from isentrope.engines.trl_options import OptionError
+from isentrope.engines.trl_sampling import Sampling
 from isentrope.objective import Objective
 from isentrope.rollout import Rollout
 
@@ -71,26 +72,75 @@ def with_sampler_correction(objective: Objective, args: GRPOConfig) -> Objective
     return replace(objective, correction=SamplerCorrection())
 
 
-def checked_rollouts(rollout_func: Any) -> Any:
-    """The user's rollout function, refusing completions without a token; None stays None."""
+def checked_rollouts(rollout_func: Any, sampling: Sampling) -> Any:
+    """The user's rollout function, called for each part of the rows that has its own temperature, refusing completions
+    without a token; None stays None.
+    """
     if rollout_func is None:
         return None
 
     def checked(prompts: Any, trainer: Any) -> Any:
-        output = rollout_func(prompts, trainer)
+        output = sampling.roll_out(trainer, rollout_func, prompts)
         refuse_empty(output.get("completion_ids", ()), "rollout_func")
         return output
 
     return checked
 
 
-def check_rollout(objective: Objective) -> None:
-    """OptionError for an objective that asks for a way of sampling which this engine does not have."""
-    if objective.rollout != Rollout():
+def check_rollout(objective: Objective, args: GRPOConfig, dataset: Any, has_tools: bool) -> None:
+    """OptionError where the way of sampling that the objective asks for cannot be had with these arguments.
+
+    objective: with the sampler's correction in its slot. has_tools: tools or environments take part in the rollouts.
+    """
+    rollout = objective.rollout
+    for problem in (_temperature_problem(rollout, args), _mixture_problem(objective), _rows_problem(rollout, dataset)):
+        if problem:
+            raise OptionError(f"the objective asks for {rollout!r}, {problem}")
+    if has_tools and (rollout.rounds or rollout.share < 1):
         raise OptionError(
-            f"the objective asks for {objective.rollout!r}, which this engine cannot do yet: it samples every prompt "
-            "once, at the option `temperature`; leave the slot `rollout` empty"
+            f"the objective asks for {rollout!r}, which cannot be had with tools or environments: they take several "
+            "turns, and rows are sampled again or apart in one; leave `rounds` at 0 and `share` at 1"
         )
+
+
+def _temperature_problem(rollout: Rollout, args: GRPOConfig) -> str:
+    overrides = args.generation_kwargs or {}
+    if rollout.temperature is None or "temperature" not in overrides:
+        return ""
+    return (
+        f"but generation_kwargs fixes temperature={overrides['temperature']!r}: take it out there; the option "
+        "`temperature` is where the objective sets none"
+    )
+
+
+def _mixture_problem(objective: Objective) -> str:
+    if objective.rollout.share == 1 or objective.correction is None:
+        return ""
+    found = objective.correction
+    cause = "vllm_importance_sampling_correction=True" if isinstance(found, SamplerCorrection) else f"{found!r}"
+    return (
+        f"but {cause} would correct tempered rows back to the untempered policy, since their sampler's "
+        "log-probabilities are of another temperature: set vllm_importance_sampling_correction=False and leave the "
+        "slot `correction` empty, or set share=1"
+    )
+
+
+def _rows_problem(rollout: Rollout, dataset: Any) -> str:
+    names = set(getattr(dataset, "column_names", None) or ())
+    if (rollout.rounds or rollout.share < 1) and names & {"image", "images"}:
+        return "which cannot be had with images: leave `rounds` at 0 and `share` at 1"
+    if rollout.rounds and not isinstance(dataset, Dataset):
+        return (
+            "but train_dataset is a stream, from which no further prompts can be drawn at will: load it whole "
+            "(streaming=False), or set rounds=0"
+        )
+    return ""
+
+
+def refuse_images(images: Any) -> None:
+    """OptionError for images in rows that must be sampled in parts or put together from several rounds."""
+    if images is not None:
+        raise OptionError("images in the prompts: the objective's slot `rollout` cannot have rounds or a share below 1")
 
 
 def check_sink(sink: Any, interval: int) -> None:
@@ -104,3 +154,9 @@ def task_names(dataset: Any) -> list[str]:
     if isinstance(dataset, Dataset) and "task" in dataset.column_names:
         return sorted({str(name) for name in dataset.unique("task") if name is not None})
     return []
+
+
+def check_interval(interval: int) -> None:
+    """ValueError for an interval of diagnostics that never comes."""
+    if interval < 0:
+        raise ValueError(f"diagnostics_interval={interval} must be a number of steps >= 0; 0 switches it off")

@@ -1,9 +1,10 @@
 """What a checkpoint holds beyond TRL's own files, so that a resumed run continues exactly.
 
 * `isentrope_state.json`: what is the same on all ranks: the controllers' state, task names, counters, half-filled log
-  lines.
-* `isentrope_rank<i>.pt`: what each rank has for itself: pooled numerators, the loss since the last log line and, in the
-  middle of a rollout batch, the prepared rows that later updates still use. TRL alone loses those rows on resume.
+  lines, the temperature of the rollout batch, what the diagnostics keep over the run.
+* `isentrope_rank<i>.pt`: what each rank has for itself: pooled numerators, sums of the diagnostics, the loss since the
+  last log line and, in the middle of a rollout batch, the prepared rows that later updates still use. TRL alone loses
+  those rows on resume.
 
 Both are written before TRL's files: a checkpoint with a `trainer_state.json` has them.
 """
@@ -21,7 +22,7 @@ from isentrope.objective import Objective
 from isentrope.record import read_json, replacing, write_json
 
 STATE_FILE = "isentrope_state.json"
-VERSION = 1
+VERSION = 2
 _LAYOUT = (
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
@@ -50,6 +51,7 @@ def _own(trainer: Any) -> dict[str, Any]:
         "pool": trainer._pools["train"].state(),
         "loss": trainer._tr_loss.detach(),
         "rows": trainer._buffered_inputs if trainer._step % reuse else None,
+        "diagnostics": trainer._diagnostics.own(),
     }
 
 
@@ -62,6 +64,8 @@ def _shared(trainer: Any) -> dict[str, Any]:
         "num_rollouts": trainer._num_rollouts,
         "metrics": dict(trainer._metrics["train"]),
         "last_logged_step": trainer._globalstep_last_logged,
+        "temperature": trainer._sampling.temperature,
+        "diagnostics": trainer._diagnostics.shared(),
     }
 
 
@@ -76,6 +80,8 @@ def load(trainer: Any, folder: str) -> None:
     trainer._tasks = TaskNames(shared["tasks"])
     trainer._step, trainer._num_rollouts = shared["micro_step"], shared["num_rollouts"]
     trainer._metrics["train"].update(shared["metrics"])
+    trainer._sampling.temperature = shared["temperature"]
+    trainer._diagnostics.load(shared["diagnostics"], own["diagnostics"])
     trainer._pools["train"].load(own["pool"], trainer.accelerator.device)
     trainer._buffered_inputs = _moved(own["rows"], trainer.accelerator.device)
     trainer._window = own["loss"], shared["last_logged_step"]
