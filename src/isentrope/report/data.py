@@ -1,0 +1,235 @@
+"""What a report shows of a run: curves, evaluations, recipe, versions and where its token dumps lie.
+
+`load(paths)` reads run folders (`isentrope.record`) and, through `isentrope.readers`, what other frameworks leave
+behind. Every file is of unknown origin: what is not of the expected shape ends in an IsentropeError that names it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from isentrope import record
+from isentrope.errors import IsentropeError
+from isentrope.record import RunFolder
+from isentrope.token_dump import token_steps
+
+MAX_TEXT_BYTES = 2**20  # of a recipe
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Equally many steps (rising, none twice) and finite values."""
+
+    steps: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Means over the first and the last tenth of the points; of a noisy curve single points say little."""
+        tenth = max(1, len(self) // 10)
+        return math.fsum(self.values[:tenth]) / tenth, math.fsum(self.values[-tenth:]) / tenth
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Held-out results of one task after optimizer step `step` (0 = before training).
+
+    pass_at: k -> share of problems solved within k samples, in [0, 1]. interval: of pass@1, None where not known.
+    """
+
+    step: float
+    task: str
+    problems: int
+    pass_at: Mapping[int, float]
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run.
+
+    name: unique in the report. curves: by the name under which the engine logs them, and by the names of
+    `isentrope.run` for other engines. entropy_kind: "exact", "estimate" or "" where nobody says. recipe: parsed, {}
+    where there is none. tokens: the folder of its token dumps, of the steps `dumped`. notes: what its files lack, in
+    sentences.
+    """
+
+    name: str
+    path: Path
+    engine: str = "isentrope"
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    entropy_kind: str = ""
+    evaluations: tuple[Evaluation, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    recipe_text: str = ""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    tokens: Path | None = None
+    dumped: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def curve(self, *names: str) -> Curve:
+        """The first of these curves that has a point; an empty one where none has."""
+        return next((self.curves[name] for name in names if len(self.curves.get(name, ()))), Curve())
+
+    def under(self, *prefixes: str) -> dict[str, Curve]:
+        """Curves whose name starts with one of the prefixes, by the rest of the name."""
+        return {
+            name.removeprefix(prefix): curve
+            for prefix in reversed(prefixes)
+            for name, curve in self.curves.items()
+            if name.startswith(prefix) and len(curve)
+        }
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the recipe's tasks in alphabetical order, which is how a token dump numbers them."""
+        tasks = self.recipe.get("task", [])
+        names = [task.get("name") for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
+        return sorted(str(name) for name in names if name is not None)
+
+    def setting(self, *path: str) -> Any:
+        """A value of the recipe, None where it is not there."""
+        found: Any = self.recipe
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    @property
+    def updates_per_rollout(self) -> int | None:
+        """Optimizer steps on one rollout batch, None where the recipe does not say."""
+        parts = self.setting("trainer", "minibatches"), self.setting("trainer", "passes")
+        return parts[0] * parts[1] if all(isinstance(part, int) for part in parts) else None
+
+
+def load(paths: Sequence[Path]) -> list[RunData]:
+    """Read every run. IsentropeError for a path that holds none, and for the same path twice."""
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise IsentropeError(f"{path} is named twice; a report shows each run once")
+        seen.add(path.resolve())
+    return _named([_read(path) for path in paths])
+
+
+def _named(runs: list[RunData]) -> list[RunData]:
+    """The same runs with different names: as many folders in front as it takes to tell them apart."""
+    for depth in range(1, 1 + max((len(run.path.resolve().parts) for run in runs), default=1)):
+        names = ["/".join(run.path.resolve().parts[-depth:]) for run in runs]
+        if len(set(names)) == len(names):
+            break
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def _read(path: Path) -> RunData:
+    if not path.exists():
+        raise IsentropeError(f"there is no {path}; give the folder of a run")
+    folder = RunFolder(path)
+    if folder.metrics.is_file() and (folder.recipe.is_file() or folder.versions.is_file()):
+        return _read_folder(folder)
+    return _read_foreign(path)
+
+
+def _read_folder(folder: RunFolder) -> RunData:
+    curves = read_curves(record.iter_metrics(folder.metrics))
+    last = max((curve.steps[-1] for curve in curves.values()), default=0)
+    text = _text(folder.recipe) if folder.recipe.is_file() else ""
+    dumped = tuple(token_steps(folder.tokens))
+    return RunData(
+        name=folder.path.name,
+        path=folder.path,
+        curves=curves,
+        entropy_kind="exact",
+        evaluations=tuple(_evaluations(folder.path, last)),
+        recipe=_parse(folder.recipe, text),
+        recipe_text=text,
+        versions=_object(folder.versions) if folder.versions.is_file() else {},
+        tokens=folder.tokens if dumped else None,
+        dumped=dumped,
+    )
+
+
+def read_curves(lines: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
+    """The finite numbers of metrics lines by name; of a step that comes twice the last counts."""
+    points: dict[str, dict[float, float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                points.setdefault(name, {})[line["step"]] = float(value)
+    return {
+        name: Curve(tuple(sorted(found)), tuple(found[step] for step in sorted(found)))
+        for name, found in points.items()
+        if name not in ("step", "time")
+    }
+
+
+def _evaluations(path: Path, last_step: float) -> list[Evaluation]:
+    """evaluation-before.json is step 0, -after.json the last step, and any with a number in its name that step."""
+    found = []
+    for file in path.glob("evaluation-*.json"):
+        when = file.stem.removeprefix("evaluation-")
+        number = re.search(r"\d+", when)
+        if when in ("before", "after") or number:
+            step = {"before": 0.0, "after": last_step}.get(when, float(number[0]) if number else 0.0)
+            found += _one_evaluation(file, step)
+    return sorted(found, key=lambda one: (one.step, one.task))
+
+
+def _one_evaluation(file: Path, step: float) -> list[Evaluation]:
+    reports = record.read_json(file)
+    try:
+        return [_evaluation(report, step) for report in reports]
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise IsentropeError(
+            f"{file} is not an evaluation, a list of objects with task, problems and pass_at: {error!r}"
+        ) from error
+
+
+def _evaluation(report: Mapping[str, Any], step: float) -> Evaluation:
+    pass_at = {int(k): float(value) for k, value in report["pass_at"].items() if math.isfinite(value)}
+    interval = report.get("interval")
+    return Evaluation(
+        step,
+        str(report["task"]),
+        int(report["problems"]),
+        dict(sorted(pass_at.items())),
+        (float(interval[0]), float(interval[1])) if interval else None,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise IsentropeError(f"{path} has more than {MAX_TEXT_BYTES} bytes; this is no recipe")
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise IsentropeError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise IsentropeError(f"{path} is not valid TOML: {error}") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    value = record.read_json(path)
+    if not isinstance(value, dict):
+        raise IsentropeError(f"{path} is not a JSON object but {type(value).__name__}")
+    return value
+
+
+def _read_foreign(path: Path) -> RunData:
+    """What another framework left behind, as far as `isentrope.readers` knows it."""
+    inside = sorted(child for child in path.iterdir() if (child / "metrics.jsonl").is_file()) if path.is_dir() else []
+    hint = f"; did you mean {' '.join(map(str, inside[:3]))}{' ...' if len(inside) > 3 else ''}?" if inside else ""
+    raise IsentropeError(f"{path} is no run folder (metrics.jsonl and recipe.toml){hint}")
