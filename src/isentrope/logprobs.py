@@ -11,7 +11,7 @@ log-probability and entropy: its gradient is made in the forward pass, with thre
 >>> hidden, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.5]])
 >>> out = logprobs(hidden, weight, torch.tensor([1]))  # logits 0, 1, 1
 >>> round(float(out.logp), 4), round(float(out.entropy), 4)
-(-0.8620, 1.0206)
+(-0.862, 1.0174)
 """
 
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def logprobs(
     position that does not count choose any, or better leave the position out: it costs as much as any other.
     bias: [V]; -inf forbids a token. softcap: > 0 or None. temperature: > 0, divides the capped logits.
     entropy_gradient: whether entropy can be differentiated too (one more matrix product, in the forward pass).
-    chunk: rows held at a time where a backend holds logits; None keeps them under 128 MiB.
+    chunk: rows held at a time where a backend holds logits; None keeps that small.
     backend: see `backend_in_use`.
     Gradients go to whichever of hidden, weight and bias require them. The same call gives the same bits again on a CPU
     with the same number of threads.
@@ -83,7 +83,7 @@ def logprobs(
     _check_counts(top_k_mass, chunk)
     # With an entropy gradient the backward pass makes that of hidden in one go, more accurately.
     mean = torch.is_grad_enabled() and hidden.requires_grad and not entropy_gradient
-    plan = Plan(choose(backend, hidden, weight)[0], Want(moments, top_k_mass, mean), chunk, entropy_gradient)
+    plan = Plan(choose(backend, hidden, weight, chunk)[0], Want(moments, top_k_mass, mean), entropy_gradient)
     bend = Bend(head.softcap, head.scale)
     apply: Any = Logprobs.apply
     return _output(apply(head.hidden, head.weight, head.bias, head.target, bend, plan), target.shape)
@@ -116,7 +116,7 @@ def policy_gradient(
     _check_counts(top_k_mass, chunk)
     needs = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (hidden, weight, bias)]
     want = Want(moments, top_k_mass, mean=needs[0], store=needs[1] or needs[2])
-    plan = Plan(choose(backend, hidden, weight)[0], want, chunk)
+    plan = Plan(choose(backend, hidden, weight, chunk)[0], want)
     bend = Bend(head.softcap, head.scale)
     apply: Any = PolicyGradient.apply
     value, *results = apply(head.hidden, head.weight, head.bias, head.target, bend, plan, coefficient)

@@ -28,12 +28,11 @@ class Plan:
 
     backend: Backend
     want: Want
-    chunk: int | None = None
     entropy_gradient: bool = False
 
     def pieces(self, head: Head) -> list[slice]:
         """Rows that are computed together."""
-        return head.pieces(self.chunk or self.backend.rows_at_once(head, self.want.store))
+        return head.pieces(self.backend.rows_at_once(head, self.want.store))
 
     def public(self, parts: list[Statistics], like: Tensor) -> list[Tensor | None]:
         """The fields of `HeadOutput`, None where not wanted."""

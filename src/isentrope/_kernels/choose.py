@@ -25,20 +25,20 @@ class Choice:
         return f"{self.backend}: {self.reason}"
 
 
-def choose(name: str, hidden: Tensor, weight: Tensor) -> tuple[Backend, Choice]:
+def choose(name: str, hidden: Tensor, weight: Tensor, chunk: int | None = None) -> tuple[Backend, Choice]:
     """The backend for these tensors. A backend asked for by name that cannot compute them raises ValueError."""
     if name not in NAMES:
         raise ValueError(f"backend={name!r} is unknown: one of {', '.join(NAMES)}")
     if name == "eager":
-        return Eager(), Choice("eager", "asked for")
+        return Eager(chunk), Choice("eager", "asked for")
     if name == "triton":
-        return _triton(hidden)
+        return _triton(hidden, chunk)
     obstacle = native_obstacle(hidden, weight)
     if obstacle is None:
-        return native.Native(), Choice("native", "compiled for this CPU" if name == "auto" else "asked for")
+        return native.Native(chunk), Choice("native", "compiled for this CPU" if name == "auto" else "asked for")
     if name == "native":
         raise ValueError(f"backend='native' cannot be used: {obstacle}; backend='auto' falls back to PyTorch")
-    return Eager(), Choice("eager", obstacle)
+    return Eager(chunk), Choice("eager", obstacle)
 
 
 def native_obstacle(hidden: Tensor, weight: Tensor) -> str | None:
@@ -71,11 +71,11 @@ def native_fault(dtype: torch.dtype) -> str | None:
     return None
 
 
-def _triton(hidden: Tensor) -> tuple[Backend, Choice]:
+def _triton(hidden: Tensor, chunk: int | None) -> tuple[Backend, Choice]:
     try:
         fused = importlib.import_module("isentrope._kernels.fused")  # Triton comes with PyTorch for GPUs only
     except ImportError as error:
         raise ValueError(f"backend='triton' cannot be used: {error}; backend='auto' falls back to PyTorch") from error
     if obstacle := fused.obstacle(hidden):
         raise ValueError(f"backend='triton' cannot be used: {obstacle}; backend='auto' falls back to PyTorch")
-    return fused.Fused(), Choice("triton", "asked for")
+    return fused.Fused(chunk), Choice("triton", "asked for")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isentrope._kernels.head import Head, Sums, Want
 
-LOGITS_AT_ONCE = 2**25  # 128 MiB of float32
+LOGITS_AT_ONCE = {"cpu": 2**23, "cuda": 2**26}  # 32 and 256 MiB of float32; three or four such pieces are held
 LOWEST = -1000.0  # nats; exp is 0 in float64 too, and 0 * -inf would be NaN
 
 
@@ -37,10 +37,18 @@ def without_target(logits: Tensor, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Eager:
-    """See the module; `Fused` replaces the three methods that touch logits."""
+    """See the module. chunk: rows held at a time; None: few enough that their logits are small.
+
+    `Fused` replaces the methods that make logits.
+    """
+
+    chunk: int | None = None
 
     def rows_at_once(self, head: Head, store: bool) -> int:
-        return min(1024, max(16, LOGITS_AT_ONCE // max(len(head.weight), 1)))
+        if self.chunk is not None:
+            return self.chunk
+        logits = LOGITS_AT_ONCE.get(head.weight.device.type, LOGITS_AT_ONCE["cuda"])
+        return min(1024, max(16, logits // max(len(head.weight), 1)))
 
     def forward(self, head: Head, shift: Tensor, want: Want, reuse: Any = None) -> Sums:
         d, slope = head.finish_logits(matmul(head.hidden, head.weight.t(), head.wide))

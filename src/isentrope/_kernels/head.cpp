@@ -347,6 +347,7 @@ struct ForwardTask {
     Floats sum{}, cross{}, square{}, square_cross{}, peak = splat(-INF);
     for (int64_t v = 0; v < tokens; v += LANES) {
       Floats block[LANES];
+      Floats part{}, part_cross{};  // short sums of short sums round less
       const int64_t count = std::min(LANES, tokens - v);
       for (int64_t k = 0; k < LANES; ++k) {
         if (k >= count) {
@@ -357,9 +358,9 @@ struct ForwardTask {
         peak = largest(d, peak);
         d = d < LOWEST ? splat(LOWEST) : d;
         Floats x = exponential(d);
-        sum += x;
+        part += x;
         const Floats xd = x * d;
-        cross += xd;
+        part_cross += xd;
         if (MOMENTS) {
           square += x * x;
           square_cross += x * xd;
@@ -368,6 +369,8 @@ struct ForwardTask {
         if (head.cap > 0) block[k] *= load(slope + (v + k) * rows + j);
         if (out.store != nullptr) save(static_cast<T*>(out.store) + (v0 + v + k) * tiles.padded + r0 + j, block[k]);
       }
+      sum += part;
+      cross += part_cross;
       if (out.mean != nullptr) turn(block, e + j * head.tile + v);
     }
     double* sums = out.sums + split * 4 * tiles.padded + r0 + j;

@@ -82,9 +82,13 @@ def call(name: str, dtype: torch.dtype, *arguments: Structure) -> None:
 
 @dataclass(frozen=True)
 class Native:
-    """See the module."""
+    """See the module. chunk: rows whose e is held at a time, where it is held at all; None: 96 MiB of them."""
+
+    chunk: int | None = None
 
     def rows_at_once(self, head: Head, store: bool) -> int:
+        if self.chunk is not None:
+            return self.chunk
         if not store:
             return 4 * SPAN
         width = 2 if head.hidden.dtype == torch.bfloat16 else 4
@@ -170,6 +174,6 @@ class _Call:
         """Rows a thread takes at a time, and the parts of the vocabulary that keep every thread busy with few rows;
         `whole`: one part.
         """
-        span = min(SPAN, round_up(-(-self.padded // self.threads), self.struct.block))
-        spans, tiles = -(-self.padded // span), -(-self.struct.vocab // TILE)
+        span = min(SPAN, round_up(max(1, -(-self.padded // self.threads)), self.struct.block))
+        spans, tiles = max(1, -(-self.padded // span)), -(-self.struct.vocab // TILE)
         return span, 1 if whole else max(1, min(-(-self.threads // spans), tiles))
