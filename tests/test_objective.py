@@ -238,6 +238,18 @@ def test_groups_of_one_are_said_before_training():
     assert replace(presets.nsr, surrogate=PolicyGradient()).inert(updates_per_rollout=1, group_size=1) == []
 
 
+def test_bounds_of_tokens_for_sequences_and_the_reverse_are_said():
+    """verl 2775: token-level epsilon with sequence ratios clips everything or nothing."""
+    wide = replace(presets.gspo, surrogate=PPOClip(0.2, 0.28))
+    (sentence,) = wide.inert(updates_per_rollout=4, group_size=8)
+    assert sentence.startswith("surrogate: the bounds 0.2, 0.28 of PPOClip are meant for tokens")
+    narrow = replace(presets.grpo, surrogate=EntropyRatioClip(PPOClip(3e-4, 4e-4)))
+    (sentence,) = narrow.inert(updates_per_rollout=4, group_size=8)
+    assert sentence.startswith("surrogate: the bounds 0.0003, 0.0004 of PPOClip are meant for sequences")
+    for name in presets.names():
+        assert getattr(presets, name).inert(updates_per_rollout=4, group_size=8) == []
+
+
 def test_an_objective_is_a_value():
     assert replace(presets.grpo) == presets.grpo
     assert presets.grpo != presets.dapo

@@ -20,10 +20,13 @@ from torch import Tensor
 from isentrope import masked
 from isentrope.aggregate import TokenMean, Totals
 from isentrope.columns import CURRENT_POLICY, GLOSSARY, Batch, Reads, invoke, name_of, pick, reads, validate
-from isentrope.control import Controller, State, is_controller
+from isentrope.control import Controller, State, is_controller, is_number
 from isentrope.errors import IsentropeWarning
-from isentrope.ratio import TokenRatio
+from isentrope.ratio import SequenceRatio, TokenRatio
 from isentrope.rollout import Rollout
+
+_TOKEN_BOUND = 0.05  # bounds on a ratio from here on are a token's
+_SEQUENCE_BOUND = 0.005  # up to here, a sequence's
 
 # A token where one of these is read and not finite leaves every statistic (and is reported in `excluded`).
 _MUST_BE_FINITE = ("old_logp", "old_entropy", "ref_logp", "value")
@@ -143,7 +146,7 @@ class Objective:
                 " every advantage is 0."
                 " Sample several completions a prompt."
             )
-        return found
+        return found + _mismatched_bounds(self.ratio, self.surrogate)
 
     # -- controllers --------------------------------------------------------------------------------------------------
 
@@ -348,6 +351,22 @@ class Objective:
         from isentrope import spec
 
         return spec.dumps(self)
+
+
+def _mismatched_bounds(ratio: Any, surrogate: Any) -> list[str]:
+    """A sequence's ratio moves by thousandths, a token's by tenths: the bounds of one are wrong for the other."""
+    while hasattr(surrogate, "surrogate"):
+        surrogate = surrogate.surrogate
+    sides: list[Any] = [getattr(surrogate, side, None) for side in ("low", "high")]
+    bounds = [x for x in sides if is_number(x)]
+    if not bounds or not hasattr(surrogate, "clipped"):
+        return []
+    shown = f"surrogate: the bounds {', '.join(f'{x:g}' for x in bounds)} of {name_of(surrogate)} are meant for"
+    if isinstance(ratio, SequenceRatio) and min(bounds) >= _TOKEN_BOUND:
+        return [f"{shown} tokens; the ratio of a sequence is a mean that rarely leaves them. GSPO takes 3e-4 and 4e-4."]
+    if isinstance(ratio, TokenRatio) and max(bounds) <= _SEQUENCE_BOUND:
+        return [f"{shown} sequences; nearly every token is beyond them. PPO takes .2 for both."]
+    return []
 
 
 def _runs_in_loss(path: str, rule: Any) -> bool:
