@@ -95,6 +95,17 @@ def test_the_mismatch_is_detached():
     assert not mismatch(old, None).any()
 
 
+@pytest.mark.parametrize("rule", [TruncatedImportance(), IcePop()], ids=str)
+def test_the_factor_multiplies_the_weight_of_each_token(rule):
+    batch = check.draw(seed=1)
+    objective = replace(presets.grpo, correction=rule)
+    rows, _ = objective.prepare(batch)
+    totals = objective.count(rows)
+    factor = rule(old_logp=rows["old_logp"], rollout_logp=rows["rollout_logp"])
+    assert (factor[rows["mask"]] != 1).any()
+    torch.testing.assert_close(objective.weights(rows, totals), factor * presets.grpo.weights(rows, totals))
+
+
 def test_rejected_tokens_stay_in_the_count():
     objective = replace(presets.dapo, select=(), correction=IcePop())
     batch = check.draw(seed=1)
