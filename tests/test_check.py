@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -157,8 +157,17 @@ class Narrow(Objective):
         return -super().weights(rows, totals)
 
 
+class Late(Objective):
+    """Shapes a batch by the state before it."""
+
+    def prepare(self, batch, state=None):
+        _, after = super().prepare(batch, state)
+        prepared, _ = Objective.prepare(self.at(state or self.init()), batch)
+        return prepared, after
+
+
 def like(kind, base):
-    return kind(**{name: getattr(base, name) for name in base.__dataclass_fields__})
+    return kind(**{f.name: getattr(base, f.name) for f in fields(base)})
 
 
 def shaped(rule):
@@ -182,6 +191,7 @@ BREAKS = {
     "plain_gradient_at_ratio_one": replace(SOUND, surrogate=Doubled()),
     "dropped_tokens_get_no_gradient": like(Leaky, presets.high_entropy),
     "state_survives_json": replace(SOUND, surrogate=PPOClip(high=Endless())),
+    "the_returned_state_is_in_force": like(Late, presets.repo_d),
     "the_same_twice": replace(SOUND, advantage=noisy),
     "inputs_stay_as_they_are": replace(SOUND, advantage=in_place),
     "specification_reads_back": shaped(lambda advantage, *, mask: advantage),

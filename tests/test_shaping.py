@@ -181,6 +181,16 @@ def test_the_first_batch_seeds_the_average_and_acts_on_itself():
         assert again[key] == pytest.approx(0.99 * state[key] + 0.01 * alone[key], rel=1e-12)
 
 
+def test_thresholds_act_on_the_batch_that_moved_them():
+    batch = check.draw(seed=7, rows=20, prompts=6)
+    prepared, state = presets.gepo.prepare(batch)
+    base, _ = replace(presets.gepo, shaping=()).prepare(batch)
+    gate = GroupEntropyGate(low=state["shaping.0.low.value"], high=state["shaping.0.high.value"])
+    expected = gate(base["advantage"], **{n: base[n] for n in ("old_logp", "mask", "group")})
+    assert not torch.equal(expected, base["advantage"])
+    assert torch.equal(prepared["advantage"], expected)
+
+
 def test_thresholds_by_task_look_at_their_own_task():
     low = GroupEntropyThreshold(offset=0.0, by_task=True)
     task = torch.tensor([3, 3, 8, 8])

@@ -29,6 +29,16 @@ def state_survives_json(objective: Objective, batch: Batch) -> None:
 
 
 @law
+def the_returned_state_is_in_force(objective: Objective, batch: Batch) -> None:
+    """Controllers observe a batch before it is shaped: what `prepare` did is what the state it returns says."""
+    prepared, after = prepare(objective, batch, used_state(objective, batch))
+    again, _ = prepare(objective.at(after), batch, {})
+    for name, x in prepared.items():
+        alike = name in again and torch.equal(x.nan_to_num(7.0), again[name].nan_to_num(7.0))
+        require(alike, f"column {name} as by {after}", "another")
+
+
+@law
 def the_same_twice(objective: Objective, batch: Batch) -> None:
     """The same input gives the same bits, whatever torch's global generator holds, and leaves that alone."""
     state, before = used_state(objective, batch), torch.get_rng_state()
