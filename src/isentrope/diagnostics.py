@@ -393,13 +393,15 @@ def step_metrics(now: Objective, rows: Rows, totals: Totals) -> dict[str, Tensor
     """
     clean = now.cleaned(rows)
     counted = clean["counted"] & clean["selected"]
+    weight = counted.to(clean["logp"].dtype)
     scale = masked.reciprocal(totals.tokens)
 
     def share(x: Tensor) -> Tensor:
-        x = x.float() if x.dtype == torch.bool else x
-        return masked.fill(x, counted & torch.isfinite(x)).sum() * scale
+        if x.dtype == torch.bool:
+            return (x & counted).sum() * scale
+        return (x.nan_to_num(0.0, 0.0, 0.0) * weight).sum() * scale
 
-    found = {"excluded": (clean["excluded"] | (rows["mask"] & ~torch.isfinite(rows["logp"]))).sum() * scale}
+    found = {"excluded": (clean["excluded"] | (rows["mask"] & ~clean["mask"])).sum() * scale}
     if "old_logp" in clean:
         log_ratio = clean["logp"] - clean["old_logp"]
         found |= {
@@ -414,5 +416,5 @@ def step_metrics(now: Objective, rows: Rows, totals: Totals) -> dict[str, Tensor
             "kl_rollout": share(reference_kl(-gap, "k3")),
             "no_rollout_logp": share(~torch.isfinite(clean["rollout_logp"])),
         }
-    sides = now.clipped(rows)
+    sides = now.clipped(clean)
     return found if sides is None else found | {"clip_low": share(sides[0]), "clip_high": share(sides[1])}

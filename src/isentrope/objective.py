@@ -233,7 +233,7 @@ class Objective:
         """The totals of prepared rows: of the whole batch when these are all its rows. Counts of disjoint parts add
         up, groups only where none is split.
         """
-        tokens = rows["counted"].sum(-1)
+        tokens = masked.row_count(rows["counted"])
         has_tokens = tokens > 0
         groups = len(torch.unique(rows["group"][has_tokens])) if "group" in rows else 0
         return Totals(float(tokens.sum()), float(has_tokens.sum()), float(groups))
@@ -301,6 +301,8 @@ class Objective:
 
         A token at which one of them is read and not finite leaves `mask` and `selected`, and stays in the normaliser.
         """
+        if isinstance(rows, _Cleaned) and rows.by is self:
+            return rows
         if self._controllers:
             raise ValueError("this objective still holds controllers: call objective.at(state) first")
         pick(
@@ -318,7 +320,7 @@ class Objective:
         clean = {n: masked.fill(x.detach() if self.select else x, usable) for n, x in current.items()}
         if self.select:  # a rule that takes a row's mean would reach dropped tokens
             clean |= {n: torch.where(selected, x, clean[n]) for n, x in current.items() if x.requires_grad}
-        return dict(rows) | clean | {"mask": usable, "selected": selected}
+        return _Cleaned(dict(rows) | clean | {"mask": usable, "selected": selected}, self)
 
     def _per_token(self, rows: dict[str, Tensor]) -> Tensor:
         log_ratio = self._run("ratio", self.ratio, rows, ())
@@ -351,6 +353,14 @@ class Objective:
         from isentrope import spec
 
         return spec.dumps(self)
+
+
+class _Cleaned(dict[str, Tensor]):
+    """What `cleaned` of an objective returned, which that objective need not clean again."""
+
+    def __init__(self, columns: Mapping[str, Tensor], by: Objective) -> None:
+        super().__init__(columns)
+        self.by = by
 
 
 def _mismatched_bounds(ratio: Any, surrogate: Any) -> list[str]:
