@@ -122,12 +122,12 @@ def test_a_groups_token_mean_pools_its_tokens():
 # -- choosing -----------------------------------------------------------------------------------------
 
 
-def test_the_top_is_by_value_then_by_position_or_tie():
+def test_the_top_is_by_value_then_by_position_or_scrambled_tie():
     x = torch.tensor([[3.0, 1.0, 3.0], [2.0, 3.0, 99.0]])
     mask = torch.tensor([[True, True, True], [True, True, False]])
     assert masked.top(x, mask, 2).tolist() == [[True, False, True], [False, False, False]]
     tie = torch.tensor([[0.1, 0.9, 0.2], [0.9, 0.3, 0.9]])
-    assert masked.top(x, mask, 2, tie).tolist() == [[False, False, True], [False, True, False]]
+    assert masked.top(x, mask, 2, tie).equal(masked.top(masked.scramble(tie, 0), x == 3, 2))
     assert masked.top(x, mask, 4).tolist() == [[True, False, True], [True, True, False]]
     assert masked.top(x, mask, 99).equal(mask)
     assert not masked.top(x, mask, 0).any()
@@ -165,3 +165,23 @@ def test_scrambled_numbers_follow_their_values_and_the_seed():
     counts = torch.histc(found, bins=10, min=0, max=1)
     assert counts.min() > 140  # 200 expected, deviation 13
     assert abs(torch.corrcoef(torch.stack([found, x.double()]))[0, 1]) < 0.1
+
+
+def test_a_limited_value_keeps_the_gradient_only_where_it_equals_the_limit():
+    x = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64, requires_grad=True)
+    found = masked.limited(x, x.detach().clamp(max=1.5))
+    assert found.tolist() == [0.5, 1.0, 1.5, 1.5]
+    (gradient,) = torch.autograd.grad((found * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum(), x)
+    assert gradient.tolist() == [1.0, 2.0, 3.0, 0.0]  # at the bound itself the gradient is kept
+
+
+def test_what_is_drawn_is_eligible_counted_and_follows_the_values():
+    g = torch.Generator().manual_seed(0)
+    x, mask = torch.randn(6, 9, generator=g), torch.rand(6, 9, generator=g) < 0.5
+    drawn = masked.draw(x, mask, 7, seed=2)
+    assert drawn.sum() == 7
+    assert not (drawn & ~mask).any()
+    assert torch.equal(drawn, masked.top(masked.scramble(x, 2), mask, 7))
+    assert torch.equal(masked.draw(x.flip(0), mask.flip(0), 7, seed=2), drawn.flip(0))
+    assert torch.equal(masked.draw(x, mask, 999, seed=2), mask)
+    assert not masked.draw(x, torch.zeros_like(mask), 7, seed=2).any()

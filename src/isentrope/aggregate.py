@@ -47,7 +47,7 @@ class SequenceMean:
     """
 
     def __call__(self, totals: Totals, *, counted: Tensor) -> Tensor:
-        return masked.reciprocal(totals.rows) / _column(counted.sum(-1)).clamp(min=1)
+        return masked.reciprocal(totals.rows) / _column(masked.row_count(counted)).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class PromptMean:
     def prepare(self, *, group: Tensor, counted: Tensor) -> dict[str, Tensor]:
         """The counted tokens of each row's group, over the whole rollout batch."""
         g = masked.groups(group)
-        return {"group_tokens": masked.group_sum(counted.sum(-1), g)[g.index]}
+        return {"group_tokens": masked.group_sum(masked.row_count(counted), g)[g.index]}
 
     def __call__(self, totals: Totals, *, counted: Tensor, group_tokens: Tensor) -> Tensor:
         return masked.reciprocal(totals.groups) / _column(group_tokens).clamp(min=1)

@@ -33,14 +33,19 @@ def fill(x: Tensor, mask: Tensor, value: float = 0.0) -> Tensor:
     return torch.where(mask, x, torch.full((), value, dtype=x.dtype, device=x.device))
 
 
+def row_count(mask: Tensor) -> Tensor:
+    """The number of True positions of each row, [B] int64."""
+    return mask.sum(-1, dtype=torch.int32).long()  # sum makes a copy of the whole mask in the type of the result
+
+
 def mean(x: Tensor, mask: Tensor) -> Tensor:
     """Mean over all True positions, a scalar; 0 where there are none."""
-    return fill(x, mask).sum() / mask.sum().clamp(min=1)
+    return fill(x, mask).sum() / mask.count_nonzero().clamp(min=1)
 
 
 def row_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Mean over the True positions of each row, [B]; 0 for a row without any."""
-    return fill(x, mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    return fill(x, mask).sum(-1) / row_count(mask).clamp(min=1)
 
 
 def variance(x: Tensor, mask: Tensor) -> Tensor:
@@ -74,14 +79,14 @@ def bound(log_ratio: Tensor) -> Tensor:
 
 def ratio(log_ratio: Tensor) -> Tensor:
     """exp(clip(log_ratio, -20, 20)), without gradient from 20 nats on."""
-    return bound(log_ratio).exp()
+    return bound(log_ratio).exp_()
 
 
 def limited(x: Tensor, limit: Tensor) -> Tensor:
     """`limit`, with the gradient of x where both are equal and none elsewhere: x after a clip to tokenwise bounds."""
     # a comparison into float and arithmetic: torch.where on an irregular condition costs twenty times as much on a CPU
     inside = torch.eq(limit, x.detach(), out=torch.empty_like(limit))
-    return limit + inside * (x - x.detach())
+    return torch.addcmul(limit, inside, x - x.detach())
 
 
 def unit(x: Tensor) -> Tensor:
@@ -135,23 +140,32 @@ def group_token_mean(x: Tensor, mask: Tensor, group: Tensor) -> tuple[Tensor, Gr
     """
     g = groups(group)
     totals = group_sum(fill(x, mask).sum(-1), g)
-    return totals / group_sum(mask.sum(-1).to(x.dtype), g), g
+    return totals / group_sum(row_count(mask).to(x.dtype), g), g
 
 
 def top(x: Tensor, mask: Tensor, count: int, tie: Tensor | None = None) -> Tensor:
-    """The `count` largest values among the True positions, as a bool tensor of x's shape; ties go to the larger value
-    of `tie` (of x's shape), else to the earlier position.
+    """The `count` largest values among the True positions, as a bool tensor of x's shape; ties go to the larger
+    `scramble` of `tie` (of x's shape), else to the earlier position.
     """
     flat, count = fill(x, mask, -torch.inf).flatten(), min(count, int(mask.sum()))
     if count == 0:
         return torch.zeros_like(mask)
-    least = flat.kthvalue(len(flat) - count + 1).values
+    least = flat.topk(count, sorted=False).values.amin()
     chosen = flat > least
     level = ((flat == least) & mask.flatten()).nonzero().flatten()
     if tie is not None:
-        level = level[torch.argsort(tie.flatten()[level], descending=True, stable=True)]
+        level = level[torch.argsort(scramble(tie.flatten()[level], 0), descending=True, stable=True)]
     chosen[level[: count - int(chosen.sum())]] = True
     return chosen.view_as(mask)
+
+
+def draw(x: Tensor, mask: Tensor, count: int, seed: int) -> Tensor:
+    """`count` of the True positions, as a bool tensor of x's shape: those with the largest `scramble` of x."""
+    places = mask.flatten().nonzero().flatten()
+    number = scramble(x.flatten()[places], seed)
+    chosen = torch.zeros_like(mask)
+    chosen.view(-1)[places[top(number, torch.ones_like(number, dtype=torch.bool), count)]] = True
+    return chosen
 
 
 def share(fraction: float, count: int, minimum: int = 0) -> int:

@@ -79,8 +79,9 @@ class PPOClip:
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         r = masked.ratio(log_ratio)
-        above, below = r.detach().clamp(max=1 + self.high), r.detach().clamp(1 - self.low, self.dual)
-        return masked.limited(r, torch.where(advantage > 0, above, below)) * advantage
+        x = r.detach()
+        limit = torch.where(advantage > 0, x.clamp(max=1 + self.high), x.clamp(1 - self.low, self.dual))
+        return masked.limited(r, limit) * advantage
 
     def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
         return beyond(masked.ratio(log_ratio), advantage, self.low, self.high)
@@ -166,7 +167,8 @@ class SoftGate:
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         tau = torch.where(advantage > 0, self.tau_pos, advantage.new_full((), self.tau_neg))
-        return advantage * (4 / tau) * torch.sigmoid(tau * (masked.ratio(log_ratio) - 1))
+        gate = (masked.ratio(log_ratio) - 1).mul_(tau).sigmoid_()
+        return (gate / tau).mul_(advantage).mul_(4)
 
 
 @dataclass(frozen=True)
@@ -185,9 +187,9 @@ class GeometricClip:
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor, *, mask: Tensor) -> Tensor:
         bounded = masked.bound(log_ratio)
-        above, below = bounded.detach().clamp(max=self.clip), bounded.detach().clamp(min=-self.clip)
-        c = masked.limited(bounded, torch.where(advantage > 0, above, below))
-        return advantage * masked.row_mean(c, mask).exp()[:, None]
+        x = bounded.detach()
+        limit = torch.where(advantage > 0, x.clamp(max=self.clip), x.clamp(min=-self.clip))
+        return advantage * masked.row_mean(masked.limited(bounded, limit), mask).exp()[:, None]
 
     def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
         return (advantage < 0) & (log_ratio < -self.clip), (advantage > 0) & (log_ratio > self.clip)
@@ -263,9 +265,7 @@ class ClipCov:
 
     def draw(self, eligible: Tensor, old_logp: Tensor, mask: Tensor) -> Tensor:
         """min(eligible, max(1, floor(ratio N))) of the eligible tokens, as a bool tensor."""
-        return masked.top(
-            masked.scramble(old_logp, self.seed), eligible, masked.share(self.ratio, int(mask.sum()), minimum=1)
-        )
+        return masked.draw(old_logp, eligible, masked.share(self.ratio, int(mask.sum()), minimum=1), self.seed)
 
     def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
         return beyond(masked.ratio(log_ratio), advantage, self.low, self.high)
@@ -314,7 +314,7 @@ class KLCov:
     def penalise(self, logp: Tensor, advantage: Tensor, mask: Tensor, old_logp: Tensor) -> Tensor:
         """The top max(1, floor(k N)) tokens by covariance, as a bool tensor."""
         cov, count = covariance(logp, advantage, mask), masked.share(self.k, int(mask.sum()), minimum=1)
-        return masked.top(cov, mask, count, tie=masked.scramble(old_logp, 0))
+        return masked.top(cov, mask, count, tie=old_logp)
 
 
 def prepare_wrapped(surrogate: Any, columns: dict[str, Tensor]) -> dict[str, Tensor]:
