@@ -103,10 +103,12 @@ class Logprobs(Function):
         with torch.autocast(hidden.device.type, enabled=False):
             picked = chosen(head)
             own = own * head.scale * (1 if picked.slope is None else picked.slope)
+            active = (a != 0) if b is None else (a != 0) | (b != 0)  # advantage 0, masked: whatever the row holds
             if ctx.needs_input_grad[0]:
                 d_hidden = rest_of_hidden(ctx.plan.backend, head, lse, a, b, mean).addcmul_(own[:, None], picked.row)
+                d_hidden.masked_fill_(~active[:, None], 0)
             if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-                d_weight, d_bias = weight_gradient(ctx.plan.backend, head, lse, own, a, b)
+                d_weight, d_bias = weight_gradient(ctx.plan.backend, head, active, lse, own, a, b)
         return as_inputs(d_hidden, hidden), as_inputs(d_weight, weight), d_bias, None, None, None
 
 
@@ -125,10 +127,9 @@ def as_inputs(gradient: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 def weight_gradient(
-    backend: Backend, head: Head, lse: Tensor, own: Tensor, a: Tensor, b: Tensor | None
+    backend: Backend, head: Head, active: Tensor, lse: Tensor, own: Tensor, a: Tensor, b: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """d_weight and d_bias; rows whose gradient is 0 (advantage 0, masked) are left out and cost nothing."""
-    active = (a != 0) if b is None else (a != 0) | (b != 0)
+    """d_weight and d_bias; rows that are not active are left out and cost nothing."""
     if not bool(active.all()):
         head, lse, own, a = head.rows(active), lse[active], own[active], a[active]
         b = None if b is None else b[active]

@@ -15,6 +15,7 @@
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -137,18 +138,20 @@ void note_error(const char* what) {
   error_text = what;
 }
 
-// Runs body(thread) on every thread; an exception in any of them is noted and reported once all are done.
-template <typename Body>
-int in_parallel(int64_t threads, Body body) {
-  bool failed = false;
+// Runs task(0) ... task(count - 1) in any order, every thread with a task of its own from make(). Nothing may leave a
+// parallel region but by its end, so exceptions are caught inside: the first stops the others and is reported.
+template <typename Make>
+int in_parallel(int64_t threads, int64_t count, Make make) {
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
 #pragma omp parallel num_threads(threads)
   {
     try {
-      body();
+      auto task = make();
+      for (int64_t i = next++; i < count && !failed; i = next++) task(i);
       at::native::cpublas::brgemm_release();
     } catch (const std::exception& error) {
       note_error(error.what());
-#pragma omp atomic write
       failed = true;
     }
   }
@@ -303,7 +306,8 @@ struct ForwardTask {
   Buffer<T> e{head.tile * head.block};
   Buffer<T> rows_of_weight{(head.tile + 1) * head.width};
 
-  void run(int64_t first_row, int64_t split) {
+  void operator()(int64_t i) {
+    const int64_t first_row = i / out.splits * out.span, split = i % out.splits;
     const int64_t last_row = std::min(first_row + out.span, tiles.padded);
     const int64_t tile_count = tiles.num_tiles();
     const int64_t from = tile_count * split / out.splits, to = tile_count * (split + 1) / out.splits;
@@ -408,11 +412,7 @@ template <typename T>
 int forward(const Head& head, const Forward& out) {
   Tiles<T> tiles(head);
   const int64_t spans = (tiles.padded + out.span - 1) / out.span;
-  return in_parallel(head.threads, [&] {
-    ForwardTask<T> task{tiles, out};
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < spans * out.splits; ++i) task.run(i / out.splits * out.span, i % out.splits);
-  });
+  return in_parallel(head.threads, spans * out.splits, [&] { return ForwardTask<T>{tiles, out}; });
 }
 
 }  // namespace
@@ -469,7 +469,8 @@ struct GradientTask {
   Buffer<T> dz{head.tile * head.block};
   Buffer<float> sum{head.tile * head.width};
 
-  void run(int64_t v0) {
+  void operator()(int64_t i) {
+    const int64_t v0 = i * head.tile;
     const int64_t tokens = tiles.tile_tokens(v0), width = head.width;
     for (int64_t r0 = 0; r0 < tiles.padded; r0 += head.block) {
       const int64_t rows = tiles.block_rows(r0);
@@ -507,33 +508,36 @@ int gradient(const Head& head, const Gradient& out) {
   Buffer<float> a(tiles.padded), b(tiles.padded);
   std::memcpy(a + 0, out.a, head.rows * sizeof(float));
   if (out.b != nullptr) std::memcpy(b + 0, out.b, head.rows * sizeof(float));
-  return in_parallel(head.threads, [&] {
-    GradientTask<T> task{tiles, right, out, a + 0, out.b != nullptr ? b + 0 : nullptr};
-#pragma omp for schedule(static)
-    for (int64_t t = 0; t < tiles.num_tiles(); ++t) task.run(t * head.tile);
+  const float* slopes = out.b != nullptr ? b + 0 : nullptr;
+  return in_parallel(head.threads, tiles.num_tiles(), [&] {
+    return GradientTask<T>{tiles, right, out, a + 0, slopes};
   });
 }
 
 template <typename T>
-int product(const Product& p) {
-  const int64_t padded = round_up(p.rows, LANES);
-  Buffer<T> right(padded * p.width);
-  pack_blocks(static_cast<const T*>(p.scaled), p.rows, p.block, p.width, right);
-  const T* store = static_cast<const T*>(p.store);
-  return in_parallel(p.threads, [&] {
-    Buffer<float> sum(p.narrow ? p.tile * p.width : 0);
-#pragma omp for schedule(static)
-    for (int64_t v0 = 0; v0 < p.vocab; v0 += p.tile) {
-      const int64_t tokens = std::min(p.tile, p.vocab - v0);
-      float* to = p.narrow ? sum + 0 : static_cast<float*>(p.weight) + v0 * p.width;
-      for (int64_t r0 = 0; r0 < padded; r0 += p.block) {
-        const int64_t rows = std::min(p.block, padded - r0);
-        brgemm(tokens, p.width, rows, padded, p.width, p.width, p.add || r0 > 0, store + v0 * padded + r0,
-               right + r0 * p.width, to);
-      }
-      if (p.narrow) store_rows(to, tokens * p.width, static_cast<T*>(p.weight) + v0 * p.width);
+struct ProductTask {
+  const Product& p;
+  Buffer<T>& right;
+  Buffer<float> sum{p.narrow ? p.tile * p.width : 0};
+
+  void operator()(int64_t i) {
+    const int64_t v0 = i * p.tile, tokens = std::min(p.tile, p.vocab - v0), padded = round_up(p.rows, LANES);
+    const T* store = static_cast<const T*>(p.store) + v0 * padded;
+    float* to = p.narrow ? sum + 0 : static_cast<float*>(p.weight) + v0 * p.width;
+    for (int64_t r0 = 0; r0 < padded; r0 += p.block) {
+      const int64_t rows = std::min(p.block, padded - r0);
+      brgemm(tokens, p.width, rows, padded, p.width, p.width, p.add || r0 > 0, store + r0, right + r0 * p.width, to);
     }
-  });
+    if (p.narrow) store_rows(to, tokens * p.width, static_cast<T*>(p.weight) + v0 * p.width);
+  }
+};
+
+template <typename T>
+int product(const Product& p) {
+  Buffer<T> right(round_up(p.rows, LANES) * p.width);
+  pack_blocks(static_cast<const T*>(p.scaled), p.rows, p.block, p.width, right);
+  const int64_t tiles = (p.vocab + p.tile - 1) / p.tile;
+  return in_parallel(p.threads, tiles, [&] { return ProductTask<T>{p, right}; });
 }
 
 template <typename Body>
