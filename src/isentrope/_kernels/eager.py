@@ -1,9 +1,11 @@
 """The head in PyTorch alone: on any device, in float64 too; a piece of rows at a time.
 
-Logits are accumulated and kept in float32 whatever the inputs: on a CPU that costs bfloat16 inputs their fast matrix
-product (which returns bfloat16 there); on a GPU the product returns float32.
+Logits are accumulated and kept in float32 whatever the inputs. On a CPU that costs bfloat16 inputs their fast matrix
+product, which returns bfloat16 there (on a GPU it can return float32); the products behind the logits, whose results
+are gradients, take it.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +18,32 @@ LOGITS_AT_ONCE = {"cpu": 2**23, "cuda": 2**26}  # 32 and 256 MiB of float32; thr
 LOWEST = -1000.0  # nats; exp is 0 in float64 too, and 0 * -inf would be NaN
 
 
+@functools.cache
+def fast_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices in hardware."""
+    return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def factor_dtype(weight: Tensor, wide: torch.dtype) -> torch.dtype:
-    """Dtype of e (or a gradient of logits) as a factor of a product: bfloat16 on a GPU for a bfloat16 weight, else that
-    of the statistics. Not float16, whose range e leaves.
+    """Dtype of e (or a gradient of logits) as a factor of a product: bfloat16 for a bfloat16 weight where that is fast,
+    else that of the statistics. Not float16, whose range e leaves.
     """
-    return torch.bfloat16 if weight.is_cuda and weight.dtype == torch.bfloat16 else wide
+    fast = weight.dtype == torch.bfloat16 and (weight.is_cuda or fast_bfloat16())
+    return torch.bfloat16 if fast else wide
 
 
-def matmul(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
+def exact_product(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
     """a b in the dtype of the statistics, without rounding the result to that of the factors."""
     if a.is_cuda and a.dtype == b.dtype and a.dtype in (torch.float16, torch.bfloat16):
         return torch.mm(a, b, out_dtype=wide)
     return a.to(wide) @ b.to(wide)
+
+
+def product(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
+    """The same, but rounded once to bfloat16 where a is that, b can be, and a CPU would be slow otherwise."""
+    if a.dtype == torch.bfloat16 and not a.is_cuda:
+        return (a @ b.to(torch.bfloat16)).to(wide)
+    return exact_product(a, b, wide)
 
 
 def without_target(logits: Tensor, target: Tensor) -> Tensor:
@@ -51,7 +67,7 @@ class Eager:
         return min(1024, max(16, logits // max(len(head.weight), 1)))
 
     def forward(self, head: Head, shift: Tensor, want: Want, reuse: Any = None) -> Sums:
-        d, slope = head.finish_logits(matmul(head.hidden, head.weight.t(), head.wide))
+        d, slope = head.finish_logits(exact_product(head.hidden, head.weight.t(), head.wide))
         d = without_target(d, head.target).sub_(shift[:, None])
         top = d.topk(min(want.top_k, d.shape[1])).values if want.top_k else None
         peak = d.amax(1) if d.shape[1] else shift.new_full(shift.shape, -torch.inf)
@@ -78,7 +94,7 @@ class Eager:
 
     def weighted(self, e: Tensor, head: Head) -> Tensor:
         """Sum over v of e w_v, [N, H]."""
-        return matmul(e.to(factor_dtype(head.weight, head.wide)), head.weight, head.wide)
+        return product(e.to(factor_dtype(head.weight, head.wide)), head.weight, head.wide)
 
     def gradient(self, head: Head, lse: Tensor, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor | None]:
         weight = torch.zeros_like(head.weight, dtype=head.wide)
@@ -91,7 +107,7 @@ class Eager:
 
     def logit_gradient(self, head: Head, lse: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
         """dz [N, V] with 0 at the target."""
-        log_p, slope = head.finish_logits(matmul(head.hidden, head.weight.t(), head.wide))
+        log_p, slope = head.finish_logits(exact_product(head.hidden, head.weight.t(), head.wide))
         log_p = without_target(log_p, head.target).sub_(lse[:, None])
         dz = log_p.exp()
         dz = dz.mul_(a[:, None] if b is None else log_p.clamp_(min=LOWEST).mul_(b[:, None]).add_(a[:, None]))
@@ -105,7 +121,7 @@ class Eager:
 
     def add_product(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         """out += left^T right."""
-        if out.is_cuda:
-            out.add_(matmul(left.t(), right, out.dtype))
+        if left.dtype == torch.bfloat16:
+            out.add_(product(left.t(), right, out.dtype))
         else:
             out.addmm_(left.to(out.dtype).t(), right.to(out.dtype))
