@@ -87,6 +87,7 @@ def test_a_bad_token_of_a_column_that_is_read_is_excluded_and_named(column, bad)
         prepared, _ = objective.prepare(spoilt)
     assert prepared["excluded"].nonzero().tolist() == [[row, position]]
     assert objective.count(prepared).tokens == int(batch["mask"].sum()) - 1
+    assert all(prepared[name][row, position] == 0 for name in ("old_logp", "old_entropy", "ref_logp", "value"))
 
 
 def test_a_bad_token_of_a_column_that_nothing_reads_is_nobodys_business():
