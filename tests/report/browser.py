@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,6 +32,16 @@ FLAGS = (
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS = 60  # for one answer; a busy machine takes some
+# The ends of the pipes become descriptors 3 and 4; a shell's redirection knows single digits alone.
+LAUNCH = """
+import os, sys
+ends = [os.dup(int(n)) for n in sys.argv[1:3]]
+while min(ends) < 5:
+    ends = [os.dup(end) for end in ends]
+os.dup2(ends[0], 3), os.dup2(ends[1], 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+PROBES = Path(__file__).with_name("probes.js").read_text("utf-8")
 INSTALL = "no Chromium found: apt-get install chromium, or set ISENTROPE_BROWSER to one"
 
 
@@ -48,7 +59,7 @@ class Browser:
         self._from, to_write = os.pipe()
         command = [executable, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write}', "sh", *command],
+            [sys.executable, "-c", LAUNCH, str(to_read), str(to_write), *command],
             pass_fds=(to_read, to_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -58,6 +69,13 @@ class Browser:
         os.close(to_write)
         self._buffer, self._number, self._session = b"", 0, None
         self.events = []
+        try:
+            self._attach()
+        except Exception:
+            self.close()
+            raise
+
+    def _attach(self):
         target = self._first_page()
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -122,6 +140,7 @@ class Browser:
         self.events.clear()
         self.call("Page.navigate", url=Path(path).resolve().as_uri())
         self.wait("document.readyState === 'complete'")
+        self(PROBES)
         self.settle()
 
     def resize(self, width, height=900):
@@ -193,11 +212,21 @@ class Browser:
 
     def centre(self, selector):
         """The middle of an element in the window, scrolled to."""
-        return self(
-            f"(() => {{ const node = document.querySelector({json.dumps(selector)});"
-            " node.scrollIntoView({block: 'center', behavior: 'instant'}); const r = node.getBoundingClientRect();"
-            " return [r.left + r.width / 2, r.top + r.height / 2]; })()"
-        )
+        self(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        self.settle()
+        box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        return self(f"(r => [r.left + r.width / 2, r.top + r.height / 2])({box})")
+
+    def focus(self, selector, index=0):
+        self(f"document.querySelectorAll({json.dumps(selector)})[{index}].focus()")
+
+    def text(self, selector):
+        """The text of the first such element as it is in the page, shown or not."""
+        return self(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def tip(self):
+        """The text of the box of numbers; None while it is hidden."""
+        return self("(t => t.hidden ? null : t.innerText)(document.getElementById('tip'))")
 
     def screenshot(self, path, full=True):
         """A PNG of the page, whole or as far as the window shows it."""

@@ -24,8 +24,8 @@ from isentrope.record import write_text
 from isentrope.report import charts, overview, page, tokens
 from isentrope.report.chart import Chart
 from isentrope.report.data import RunData, load
-from isentrope.report.findings import findings_html
 from isentrope.report.tokens import Budget
+from isentrope.report.verdicts import findings_section
 
 MAX_BYTES = 8_000_000
 POINTS = 1000  # of a curve; a chart is at most as many pixels wide
@@ -64,7 +64,7 @@ def build(runs: Sequence[RunData], limit: int = MAX_BYTES) -> str:
 
 def _render(runs: Sequence[RunData], budget: Budget, points: int) -> str:
     drawn: list[Chart] = []
-    sections = [_overview(runs), page.section("findings", "Findings", "", findings_html(runs))]
+    sections = [_overview(runs), findings_section(runs)]
     for id_, title, about, builders in charts.SECTIONS:
         found = [chart.thinned(points) for builder in builders for chart in builder(runs)]
         drawn += found
@@ -78,12 +78,12 @@ def _render(runs: Sequence[RunData], budget: Budget, points: int) -> str:
         "charts": [chart.to_dict() for chart in drawn if chart.series],
         "tokens": tokens.readable(runs, budget),
     }
-    return page.render(_title(runs), f"Written {time.strftime('%Y-%m-%d %H:%M %Z')}", runs, sections, data)
+    return page.render(_title(runs), f"written {time.strftime('%Y-%m-%d %H:%M %Z')}", runs, sections, data)
 
 
 def _title(runs: Sequence[RunData]) -> str:
     names = [run.name for run in runs[:3]]
-    return ", ".join(names) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "") + " \u2013 Isentrope"
+    return ", ".join(names) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
 
 
 def _overview(runs: Sequence[RunData]) -> str:
@@ -91,9 +91,7 @@ def _overview(runs: Sequence[RunData]) -> str:
         page.table("Results", runs, overview.results(runs)),
         page.table("Settings", runs, overview.settings(runs), mark=True),
     ]
-    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
-    listed = "".join(f"<li>{page.text(note)}</li>" for note in notes)
-    return page.section("overview", "Overview", "", *parts, f"<ul class=lacks>{listed}</ul>" if notes else "")
+    return page.section("overview", "Overview", "", *parts)
 
 
 def _tokens(runs: Sequence[RunData], scatters: Sequence[Chart]) -> str:

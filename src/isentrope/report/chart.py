@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isentrope.report.data import Curve
@@ -63,7 +63,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """id: unique in the page. about: a sentence for the reader. missing: what to switch on, where there is no data."""
+    """id: unique in the page. about: a sentence for the reader. missing: what to switch on, where there is no data.
+
+    scale: charts of the same name share a y axis that is symmetric about 0 and leaves out the furthest points.
+    """
 
     id: str
     title: str
@@ -74,7 +77,8 @@ class Chart:
     kind: str = "lines"
     marks: tuple[Mark, ...] = ()
     missing: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    scale: str = ""
 
     def __post_init__(self) -> None:
         if not self.series and not self.missing:
@@ -102,6 +106,7 @@ class Chart:
             "x": _axis(self.x),
             "y": _axis(self.y),
             "overSteps": self.x is STEPS,
+            "scale": self.scale,
             "series": [_series(series) for series in self.series],
             "marks": [{"y": short(mark.y), "label": mark.label, "run": mark.run} for mark in self.marks],
         }

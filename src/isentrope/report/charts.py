@@ -106,10 +106,10 @@ ENTROPY = ("entropy/current_exact", "entropy", "diagnostics/entropy")
 def entropy(runs: Runs) -> list[Chart]:
     """Entropy of the policy, overall with start and targets, and by task."""
     whole = Chart(
-        "entropy",
+        "policy-entropy",
         "Entropy of the policy",
-        f"{_kinds(runs)}, token mean over what the policy wrote, at the temperature of the rollouts. Dotted lines: where"
-        " a run started, and what its controller holds it to.",
+        f"{_kinds(runs)}, token mean over what the policy wrote, at the temperature of the rollouts. Dotted: where"
+        " a run started. Dashed: what its controller aims at.",
         replace(NATS, low=0.0),
         tuple(_overlay(runs, *ENTROPY)),
         marks=tuple(_levels(runs)),
@@ -161,7 +161,9 @@ def prediction(runs: Runs) -> list[Chart]:
         pairs = paired(run.curve("diagnostics/predicted_change"), run.curve("diagnostics/measured_change"))
         if pairs:
             r = correlation([x for x, _ in pairs], [y for _, y in pairs])
-            notes.append(f"{run.name}: correlation {r:.2f} over {len(pairs)} steps" if r == r else f"{run.name}: {_FEW}")
+            notes.append(
+                f"{run.name}: correlation {r:.2f} over {len(pairs)} steps" if r == r else f"{run.name}: {_FEW}"
+            )
             series.append(Series(run.name, [x for x, _ in pairs], [y for _, y in pairs], i))
     return [
         Chart(
@@ -198,21 +200,28 @@ def quadrants(runs: Runs) -> list[Chart]:
     axis = Axis("signed share of the predicted entropy change", share=True, low=-1.0, high=1.0)
     charts = []
     for i, run in enumerate(runs):
-        curves = run.under("diagnostics/change_share/", "change_share/")
+        live, dumped = run.under("diagnostics/change_share/"), run.under("change_share/")
+        curves = live if set(QUADRANTS) <= set(live) else dumped
         if set(QUADRANTS) <= set(curves):
             series = tuple(_aligned(i, [curves[name] for name in QUADRANTS]))
-            charts.append(Chart(f"quadrants-{i}", f"Who moves the entropy: {run.name}", about, axis, series, kind="areas"))
+            notes = () if curves is live else (f"measured on the dumped tokens of {len(curves[QUADRANTS[0]])} steps",)
+            title = f"Who moves the entropy: {run.name}"
+            charts.append(Chart(f"quadrants-{i}", title, about, axis, series, kind="areas", notes=notes))
     if charts:
         return charts
-    return [Chart("quadrants", "Who moves the entropy", about, axis, kind="areas", missing=f"not measured: {LIVE}")]
+    missing = f"not measured: {LIVE}, or dump tokens with --tokens"
+    return [Chart("quadrants", "Who moves the entropy", about, axis, kind="areas", missing=missing)]
 
 
 def _aligned(index: int, curves: Sequence[Curve]) -> Iterable[Series]:
     """The quadrants at the steps that all of them have."""
     tables = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     steps = sorted(set.intersection(*(set(table) for table in tables)))
+    places = steps if len(steps) > 1 else [step + half for step in steps for half in (-0.5, 0.5)]  # a bar for one step
     for tone, (name, table) in enumerate(zip(QUADRANTS, tables, strict=True)):
-        yield Series(name, steps, [table[step] for step in steps], index, tone=tone)
+        yield Series(
+            name, places, [table[steps[i * len(steps) // len(places)]] for i in range(len(places))], index, tone=tone
+        )
 
 
 CLIPS = {
@@ -249,8 +258,13 @@ def controllers(runs: Runs) -> list[Chart]:
     charts = [_controller(runs, path) for path in names]
     if charts:
         return charts
-    missing = "no run has a controller; presets repo_d, repo_r, adapo and adaptive_entropy have one, or put one in place of a number"
-    return [Chart("controllers", "Controllers", "Every number that a controller moves.", Axis("value"), missing=missing)]
+    missing = (
+        "no run has a controller; the presets repo_d, repo_r, adapo and adaptive_entropy have one, and any number of a"
+        " rule can be one"
+    )
+    return [
+        Chart("controllers", "Controllers", "Every number that a controller moves.", Axis("value"), missing=missing)
+    ]
 
 
 def _controller(runs: Runs, path: str) -> Chart:
@@ -268,11 +282,19 @@ def _controller(runs: Runs, path: str) -> Chart:
         ]
     about = "The number in force at each step, as the controller set it."
     missing = "its value was not logged"
-    return Chart(f"controller-{slug(path)}", f"Controller: {path}", about, Axis("value"), tuple(series), missing=missing)
+    return Chart(
+        f"controller-{slug(path)}", f"Controller: {path}", about, Axis("value"), tuple(series), missing=missing
+    )
 
 
 EXTRAS: tuple[tuple[str, str, str, Axis, tuple[str, ...]], ...] = (
-    ("length", "Completion length", "Mean over completions.", Axis("tokens", low=0.0), ("completions/mean_length", "length")),
+    (
+        "length",
+        "Completion length",
+        "Mean over completions.",
+        Axis("tokens", low=0.0),
+        ("completions/mean_length", "length"),
+    ),
     (
         "truncated",
         "Cut by the length limit",
@@ -303,7 +325,13 @@ EXTRAS: tuple[tuple[str, str, str, Axis, tuple[str, ...]], ...] = (
         Axis("nats times advantage"),
         ("diagnostics/covariance",),
     ),
-    ("kl-rollout", "Sampler against trainer", "KL divergence, k3 estimate.", Axis("nats"), ("kl_rollout", "diagnostics/kl_rollout")),
+    (
+        "kl-rollout",
+        "Sampler against trainer",
+        "KL divergence, k3 estimate.",
+        Axis("nats"),
+        ("kl_rollout", "diagnostics/kl_rollout"),
+    ),
 )
 
 
@@ -318,10 +346,25 @@ def extras(runs: Runs) -> list[Chart]:
 
 
 SECTIONS: tuple[tuple[str, str, str, tuple[Callable[[Runs], list[Chart]], ...]], ...] = (
-    ("learning", "Learning", "What the policy gets better at, in training and on problems it has not seen.", (reward, held_out)),
+    (
+        "learning",
+        "Learning",
+        "What the policy gets better at, in training and on problems it has not seen.",
+        (reward, held_out),
+    ),
     ("entropy", "Entropy", "How much choice the policy keeps.", (entropy,)),
-    ("movers", "Who moves it", "The update's effect on entropy, predicted token by token, and what happened.", (quadrants, prediction)),
-    ("rules", "Rules and controllers", "What clipping took away, and what the controllers did about it.", (clipping, controllers)),
+    (
+        "movers",
+        "Who moves it",
+        "The update's effect on entropy, predicted token by token, and what happened.",
+        (prediction, quadrants),
+    ),
+    (
+        "rules",
+        "Rules and controllers",
+        "What clipping took away, and what the controllers did about it.",
+        (controllers, clipping),
+    ),
     ("more", "Also logged", "Curves that help to read the others.", (extras,)),
 )
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from isentrope import record
+from isentrope import findings, readers, record
 from isentrope.errors import IsentropeError
+from isentrope.findings import Finding
 from isentrope.record import RunFolder
+from isentrope.run import Run
 from isentrope.token_dump import token_steps
 
 MAX_TEXT_BYTES = 2**20  # of a recipe
@@ -58,9 +60,9 @@ class RunData:
     """One run.
 
     name: unique in the report. curves: by the name under which the engine logs them, and by the names of
-    `isentrope.run` for other engines. entropy_kind: "exact", "estimate" or "" where nobody says. recipe: parsed, {}
-    where there is none. tokens: the folder of its token dumps, of the steps `dumped`. notes: what its files lack, in
-    sentences.
+    `isentrope.run` for other engines and for what is measured on dumped tokens. entropy_kind: "exact", "estimate" or
+    "" where nobody says. recipe: parsed, {} where there is none. tokens: the folder of its token dumps, of the steps
+    `dumped`. findings: what `isentrope diagnose` says of it. lacks: what its files do not hold, in sentences.
     """
 
     name: str
@@ -74,7 +76,8 @@ class RunData:
     versions: Mapping[str, Any] = field(default_factory=dict)
     tokens: Path | None = None
     dumped: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     def curve(self, *names: str) -> Curve:
         """The first of these curves that has a point; an empty one where none has."""
@@ -117,37 +120,61 @@ def load(paths: Sequence[Path]) -> list[RunData]:
         if path.resolve() in seen:
             raise IsentropeError(f"{path} is named twice; a report shows each run once")
         seen.add(path.resolve())
-    return _named([_read(path) for path in paths])
+    return _named([run for path in paths for run in _read(path)])
 
 
 def _named(runs: list[RunData]) -> list[RunData]:
     """The same runs with different names: as many folders in front as it takes to tell them apart."""
-    for depth in range(1, 1 + max((len(run.path.resolve().parts) for run in runs), default=1)):
-        names = ["/".join(run.path.resolve().parts[-depth:]) for run in runs]
+    parts = [run.path.resolve().parts for run in runs]
+    for depth in range(1, 1 + max(map(len, parts), default=1)):
+        names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):
             break
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
-def _read(path: Path) -> RunData:
-    if not path.exists():
-        raise IsentropeError(f"there is no {path}; give the folder of a run")
-    folder = RunFolder(path)
-    if folder.metrics.is_file() and (folder.recipe.is_file() or folder.versions.is_file()):
-        return _read_folder(folder)
-    return _read_foreign(path)
+def _read(path: Path) -> list[RunData]:
+    found = readers.read(path)
+    if len(found) == 1:
+        return [_one(found[0], path)]
+    return [_one(run, path / run.name) for run in found]
 
 
-def _read_folder(folder: RunFolder) -> RunData:
+def _one(run: Run, path: Path) -> RunData:
+    """A run with what its tokens and its diagnosis add."""
+    measured = replace(findings.measured(run), tokens=None)
+    found = RunData(
+        name=run.name,
+        path=path,
+        engine=run.engine,
+        curves={name: _finite(series) for name, series in measured.series.items()},
+        entropy_kind=run.facts.entropy_kind or "",
+        findings=tuple(findings.diagnose(measured)),
+        lacks=measured.lacks,
+    )
+    return (
+        _with_folder(found, RunFolder(path))
+        if run.engine == "isentrope" and RunFolder(path).recipe.is_file()
+        else found
+    )
+
+
+def _finite(series: Any) -> Curve:
+    kept = [(step, x) for step, x in zip(series.steps, series.values, strict=True) if math.isfinite(x)]
+    return Curve(tuple(step for step, _ in kept), tuple(x for _, x in kept))
+
+
+def _with_folder(run: RunData, folder: RunFolder) -> RunData:
+    """A run of ours with everything else that its folder holds."""
     curves = read_curves(record.iter_metrics(folder.metrics))
+    of_tokens = ("change_share/", "tokens/")
+    curves |= {name: curve for name, curve in run.curves.items() if name.startswith(of_tokens) and name not in curves}
     last = max((curve.steps[-1] for curve in curves.values()), default=0)
     text = _text(folder.recipe) if folder.recipe.is_file() else ""
     dumped = tuple(token_steps(folder.tokens))
-    return RunData(
-        name=folder.path.name,
-        path=folder.path,
+    return replace(
+        run,
         curves=curves,
-        entropy_kind="exact",
         evaluations=tuple(_evaluations(folder.path, last)),
         recipe=_parse(folder.recipe, text),
         recipe_text=text,
@@ -226,10 +253,3 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise IsentropeError(f"{path} is not a JSON object but {type(value).__name__}")
     return value
-
-
-def _read_foreign(path: Path) -> RunData:
-    """What another framework left behind, as far as `isentrope.readers` knows it."""
-    inside = sorted(child for child in path.iterdir() if (child / "metrics.jsonl").is_file()) if path.is_dir() else []
-    hint = f"; did you mean {' '.join(map(str, inside[:3]))}{' ...' if len(inside) > 3 else ''}?" if inside else ""
-    raise IsentropeError(f"{path} is no run folder (metrics.jsonl and recipe.toml){hint}")

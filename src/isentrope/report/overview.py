@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from isentrope import presets, spec
 from isentrope.diagnostics import correlation, cumulative_entropy
 from isentrope.report.charts import CLIPS, ENTROPY, paired
 from isentrope.report.data import RunData
 
 Runs = Sequence[RunData]
 UNKNOWN = "\u2013"
+MAX_APART = 3  # settings by which an objective is still called a variant of a preset
 MINUS = "\u2212"
 
 
@@ -121,7 +123,9 @@ def _safe(measure: Callable[[RunData], str], run: RunData) -> str:
 
 
 def _pass_rows(runs: Runs, task: str) -> Iterable[Row]:
-    ks = sorted({k for run in runs for one in run.evaluations if one.task == task for k in (1, max(one.pass_at, default=1))})
+    ks = sorted(
+        {k for run in runs for one in run.evaluations if one.task == task for k in (1, max(one.pass_at, default=1))}
+    )
     for k in ks:
         yield Row(f"{task}: pass@{k}, before \u2192 after", tuple(_pass(run, task, k) for run in runs))
 
@@ -135,14 +139,29 @@ def _pass(run: RunData, task: str, k: int) -> str:
 
 
 def _objective(run: RunData) -> Any:
-    """The preset's name, else the rules that make the objective what it is."""
-    spec = run.setting("objective")
-    if not isinstance(spec, Mapping):
-        return spec
-    if "preset" in spec:
-        return spec["preset"]
-    rules = [slot.get("rule") for slot in spec.values() if isinstance(slot, Mapping)]
-    return ", ".join(str(rule) for rule in rules if rule) or None
+    """The preset that the recipe's objective is, or the nearest and what differs; its rules where none is near.
+
+    Compared as data: nothing that a recipe names is loaded.
+    """
+    table = run.setting("objective")
+    if not isinstance(table, Mapping):
+        return table
+    mine = _flat(table)
+    apart = {name: _apart(mine, _flat(spec.to_dict(getattr(presets, name)))) for name in presets.names()}
+    nearest = min(apart, key=lambda name: len(apart[name]))
+    if len(apart[nearest]) > MAX_APART:
+        return ", ".join(str(value) for key, value in mine.items() if key.endswith(".rule")) or None
+    return ", ".join([nearest, *apart[nearest]])
+
+
+def _apart(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What is to be changed in the other to get mine: "surrogate.high 0.3"."""
+    keys = [key for key in {**mine, **other} if _plain(mine.get(key)) != _plain(other.get(key))]
+    return [f"{key} {_text(mine.get(key))}" for key in keys]
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _tasks(run: RunData) -> Any:

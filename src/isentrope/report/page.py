@@ -27,11 +27,11 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u20
 
 
 def text(value: object) -> str:
-    """Text of unknown origin as markup: shown letter for letter, never run.
+    r"""Text of unknown origin as markup: shown letter for letter, never run.
 
     Characters that cannot stand in HTML, or that turn the direction of the text around them, are shown by number.
 
-    >>> text('<b title="x">&'), text("a\\u202eb")
+    >>> text('<b title="x">&'), text("a\u202eb")
     ('&lt;b title=&quot;x&quot;&gt;&amp;', 'a[U+202E]b')
     """
     return html.escape(CONTROLS.sub(lambda match: f"[U+{ord(match[0]):04X}]", str(value)), quote=True)
@@ -67,7 +67,7 @@ def render(title: str, created: str, runs: Sequence[RunData], sections: Iterable
 <meta name="generator" content="isentrope">
 <meta name="referrer" content="no-referrer">
 <link rel="icon" href="data:,">
-<title>{text(title)}</title>
+<title>{text(title)} \u2013 Isentrope report</title>
 <style>{style}</style>
 </head>
 <body>
@@ -106,8 +106,8 @@ def _header(title: str, created: str, runs: Sequence[RunData]) -> str:
     )
     return f"""<header class="top">
 <div class="wide">
+<p class="meta">Isentrope report, {text(created)}</p>
 <h1>{text(title)}</h1>
-<p class="meta">{text(created)}</p>
 </div>
 </header>
 <div class="bar" role="toolbar" aria-label="Runs and view">
@@ -136,10 +136,11 @@ def section(id_: str, title: str, about: str, *parts: str) -> str:
 
 def grid(charts: Sequence[Chart]) -> str:
     """Charts side by side where the page is wide enough."""
-    return f'<div class="grid">{"".join(figure(chart) for chart in charts)}</div>'
+    leads = len(charts) % 2  # the first of an odd number has a line of its own, so that none stands beside a gap
+    return f'<div class="grid">{"".join(figure(chart, lead=i < leads) for i, chart in enumerate(charts))}</div>'
 
 
-def figure(chart: Chart) -> str:
+def figure(chart: Chart, lead: bool = False) -> str:
     """The frame of a chart, which the script fills; or what to switch on to have it."""
     notes = "".join(f"<p>{text(note)}</p>" for note in chart.notes) if chart.series else ""
     inside = (
@@ -147,8 +148,9 @@ def figure(chart: Chart) -> str:
         if chart.series
         else f'<p class="missing">{text(chart.missing)}</p>'
     )
+    kind = f"chart {chart.kind}{' lead' if lead else ''}"
     return (
-        f'<figure id="{text(chart.id)}" class="chart {chart.kind}"><figcaption><h3>{text(chart.title)}</h3>'
+        f'<figure id="{text(chart.id)}" class="{kind}"><figcaption><h3>{text(chart.title)}</h3>'
         f"<p>{text(chart.about)}</p></figcaption>{inside}{notes and f'<div class=notes>{notes}</div>'}</figure>"
     )
 

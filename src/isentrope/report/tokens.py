@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,7 @@ def scatters(runs: Sequence[RunData], budget: Budget) -> list[Chart]:
                 tuple(_by_quadrant(points, i)),
                 x=x,
                 kind="scatter",
+                scale="weights",
                 missing="the dump holds no token with a weight and a log-probability",
                 notes=(f"{len(points['p'])} of {total} tokens with a weight, evenly spread over the dumped steps",),
             )
@@ -132,9 +134,9 @@ def _quadrant(points: Columns) -> np.ndarray:
 def readable(runs: Sequence[RunData], budget: Budget) -> list[dict[str, Any]]:
     """The token view of every run with a dump: steps, their completions, and a table of pieces of text.
 
-    {run, note, pieces: [text], steps: [{step, rows, of, items}]}; an item is a completion: row, group, task, cut (tokens
-    that are left out), mask (places that the policy did not write), ids and text (index into pieces), and a list of
-    numbers for each column, null where it is not known.
+    {run, note, pieces: [text], steps: [{step, of, items}]}; of: how many completions the dump has. An item is a
+    completion: row, group, task, cut (tokens left out at its end), outside (places that the policy did not write), ids,
+    text (indices into pieces), and numbers for each column, null where one is not known.
     """
     with_tokens = [i for i, run in enumerate(runs) if run.dumped]
     return [_view(runs[i], i, budget.tokens // len(with_tokens)) for i in with_tokens]
@@ -164,7 +166,7 @@ def split_rows(tokens: Columns) -> list[slice]:
         return []
     starts = np.flatnonzero(np.diff(tokens["row"])) + 1
     edges = [0, *starts.tolist(), len(tokens["row"])]
-    return [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def choose(rows: Sequence[slice], budget: int) -> list[slice]:

@@ -90,14 +90,18 @@ function visible(piece) {
 const tip = document.getElementById("tip");
 const live = document.getElementById("live");
 
-// lines: [{ text, value, mark }]; mark is a class that colours a swatch. near: { left, right, top, bottom } in the window.
+let anchor = null; // where the box belongs as long as the focus holds it there
+
+// lines: [{ text, value, mark }]; mark is a class that colours a swatch. near(): the place in the window, as
+// { left, right, top, bottom }. spoken: asked for by key, so it is said aloud and stays while the page scrolls.
 function showTip(title, lines, near, spoken) {
   const rows = lines.map(({ text, value, mark }) =>
     html("tr", {}, html("th", { scope: "row" }, mark ? html("span", { class: `swatch ${mark}` }) : null, text), html("td", {}, value)),
   );
   tip.replaceChildren(html("p", {}, title), html("table", {}, html("tbody", {}, ...rows)));
   tip.hidden = false;
-  place(near);
+  place(near());
+  anchor = spoken ? near : null;
   if (spoken) live.textContent = `${title}: ${lines.map(({ text, value }) => `${text} ${value}`).join(", ")}`;
 }
 
@@ -115,6 +119,7 @@ function place(near) {
 
 function hideTip() {
   tip.hidden = true;
+  anchor = null;
 }
 
-document.addEventListener("scroll", hideTip, { passive: true, capture: true });
+document.addEventListener("scroll", () => (anchor ? place(anchor()) : hideTip()), { passive: true, capture: true });

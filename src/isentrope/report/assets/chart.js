@@ -33,7 +33,7 @@ class Chart {
 
   draw() {
     const width = Math.max(240, this.stage.clientWidth);
-    const height = Math.round(clamp(width * 0.52, 190, 290));
+    const height = this.spec.flat ? 150 : Math.round(clamp(width * 0.52, 210, 290));
     this.lines = this.shown.map((series) => this.smooth(series));
     this.measure(width, height);
     this.canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -70,10 +70,7 @@ class Chart {
   }
 
   yExtent() {
-    if (this.spec.id.startsWith("weights-")) {
-      const size = quantile(this.lines.flatMap((series) => series.y.map(Math.abs)), EDGE);
-      return [-size, size];
-    }
+    if (this.spec.scale) return sharedExtent(this.spec.scale);
     const [from, to] = this.xDomain;
     let found = [Infinity, -Infinity];
     for (const series of this.lines) {
@@ -130,15 +127,18 @@ class Chart {
     return svg("line", { class: `mark ${mark.label} run-${mark.run % NUM_COLOURS}`, x1: this.box.left, x2: this.box.right, y1: at, y2: at });
   }
 
-  // Written once for marks that would overlap.
+  // Names of marks that would overlap stand in one place.
   markNames() {
-    const taken = [];
-    return this.marks.map((mark) => {
+    const places = [];
+    for (const mark of this.marks) {
       const at = this.y(mark.y) - 4;
-      if (taken.some((other) => Math.abs(other - at) < 12) || at < this.box.top) return null;
-      taken.push(at);
-      return svg("text", { class: "mark-name", x: this.box.right, y: at, "text-anchor": "end" }, mark.label);
-    }).filter(Boolean);
+      const near = places.find((place) => Math.abs(place.at - at) < 13);
+      if (near) near.names.add(mark.label);
+      else places.push({ at, names: new Set([mark.label]) });
+    }
+    return places.map(({ at, names }) =>
+      svg("text", { class: "mark-name", x: this.box.right, y: Math.max(at, this.box.top + 8), "text-anchor": "end" }, [...names].join(", ")),
+    );
   }
 
   drawLines() {
@@ -200,6 +200,13 @@ class Chart {
     this.legend.replaceChildren(...entries);
     this.legend.hidden = !entries.length;
   }
+}
+
+// One y axis for several charts; the few points beyond it are drawn at its edge.
+function sharedExtent(scale) {
+  const values = DATA.charts.filter((spec) => spec.scale === scale).flatMap((spec) => spec.series.flatMap((one) => one.y.map(Math.abs)));
+  const size = quantile(values, EDGE);
+  return [-size, size];
 }
 
 function padded([low, high]) {

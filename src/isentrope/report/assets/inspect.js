@@ -121,9 +121,12 @@ function showDot(chart, series, i, spoken) {
 }
 
 function show(chart, title, lines, at, spoken) {
-  const frame = chart.canvas.getBoundingClientRect();
-  const [x, y] = [frame.left + at.x, frame.top + at.y];
-  showTip(title, lines, { left: x, right: x, top: y, bottom: y }, spoken);
+  const near = () => {
+    const frame = chart.canvas.getBoundingClientRect();
+    const [x, y] = [frame.left + at.x, frame.top + at.y];
+    return { left: x, right: x, top: y, bottom: y };
+  };
+  showTip(title, lines, near, spoken);
 }
 
 // -- keys

@@ -3,6 +3,7 @@
 
 const THEMES = ["auto", "light", "dark"];
 const charts = [];
+let reader = null;
 
 function drawAll() {
   for (const chart of charts) chart.draw();
@@ -14,18 +15,24 @@ function start() {
     const frame = document.querySelector(`[data-chart="${CSS.escape(spec.id)}"]`);
     charts.push(new Chart(frame, spec));
   }
-  const reader = document.getElementById("reader");
-  const view = reader && DATA.tokens.length ? new Reader(reader) : null;
+  const root = document.getElementById("reader");
+  if (root && DATA.tokens.length) reader = new Reader(root);
   watchers.push(drawAll, bar);
   chips();
   smoothing();
   theme();
   document.getElementById("reset").addEventListener("click", () => zoom(null));
-  follow(view);
+  for (const show of document.querySelectorAll(".show")) {
+    show.addEventListener("click", () => {
+      zoom([Number(show.dataset.from), Number(show.dataset.to)]);
+      document.getElementById("entropy").scrollIntoView();
+    });
+  }
+  follow();
 }
 
 // Draw again when the width changes, once a frame.
-function follow(view) {
+function follow() {
   let width = document.documentElement.clientWidth;
   let waiting = false;
   new ResizeObserver(() => {
@@ -35,7 +42,7 @@ function follow(view) {
       waiting = false;
       width = document.documentElement.clientWidth;
       drawAll();
-      view?.chart?.draw();
+      reader?.chart?.draw();
     });
   }).observe(document.documentElement);
 }
