@@ -40,7 +40,7 @@ ON_CPU = [
 ]
 every_backend = pytest.mark.parametrize("backend", ON_CPU)
 # What the gradient of a product loses when one factor is rounded to the weight's type (relative, in the norm).
-GRADIENT_LOSS = {torch.float32: 5e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
+GRADIENT_LOSS = {torch.float32: 5e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
 @dataclass(frozen=True)
