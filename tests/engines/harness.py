@@ -44,7 +44,7 @@ class Run:
 def train(make: Callable[..., Any], resume: str | None = None, **arguments: Any) -> Run:
     """Make a trainer, train it, and return what happened."""
     watcher = Watcher()
-    trainer = make(callbacks=[watcher], **arguments)
+    trainer = make(callbacks=[watcher, *arguments.pop("callbacks", [])], **arguments)
     trainer.train(resume_from_checkpoint=resume)
     return Run(trainer, watcher.gradients, watcher.parameters, trainer.state.log_history)
 

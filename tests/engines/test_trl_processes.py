@@ -3,15 +3,22 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from isentrope import presets
+from isentrope.control import EntropySwitch
+from isentrope.rollout import Rollout
+from isentrope.select import VaryingReward
+
 from .harness import MARKS, relative_distance
 
 pytestmark = [*MARKS, pytest.mark.slow]
+NOISE = "diagnostics/gradient_noise"
 SCRIPT = Path(__file__).parent / "two_processes.py"
 
 
@@ -26,24 +33,56 @@ def start(processes: int, model: str, out: Path, *arguments: str) -> list[dict[s
 
 
 def close(a: dict[str, float], b: dict[str, float], rel: float) -> bool:
-    keys = {k for k in b if not k.startswith(("train_", "step_time", "total_flos", "grad_norm"))}
+    # the noise scale is estimated from the first micro-batch of each rank, which differ
+    keys = {k for k in b if not k.startswith(("train_", "step_time", "total_flos", "grad_norm"))} - {NOISE}
     assert keys <= set(a)
     return all(a[k] == pytest.approx(b[k], rel=rel, abs=1e-6) for k in keys)
 
 
-@pytest.mark.parametrize("objective", ["gepo", "adapo"])
-def test_two_processes_equal_one(objective: str, tiny_path: str, tmp_path: Path) -> None:
-    (one,) = start(1, tiny_path, tmp_path / "one", objective)
-    first, second = start(2, tiny_path, tmp_path / "two", objective)
+def compare(objective: str, model: str, out: Path) -> list[dict[str, float]]:
+    """Assert that two processes do what one does, and return what the one logged."""
+    (one,) = start(1, model, out / "one", objective)
+    first, second = start(2, model, out / "two", objective)
     assert first["world"] == 2
     for mine, theirs in zip(first["gradients"], one["gradients"], strict=True):
         assert theirs.abs().max() > 1e-3
         assert relative_distance(mine, theirs) < 5e-5
     for a, b in zip(first["parameters"], second["parameters"], strict=True):
         assert torch.equal(a, b)
-    assert first["state"] == second["state"] != {}
+    assert first["state"] == second["state"]
     assert first["state"] == pytest.approx(one["state"], rel=1e-5)
-    assert all(close(a, b, rel=1e-3) for a, b in zip(first["history"], one["history"], strict=True))
+    for a, b in zip(first["history"], one["history"], strict=True):
+        assert close(a, b, rel=1e-3), (a, b)
+    assert first["norms"] == second["norms"]
+    assert first["norms"][1] == pytest.approx(one["norms"][1], rel=1e-4)
+    assert first["norms"][0] > first["norms"][1], "the gradient of a quarter of the rows is noisier than that of all"
+    history: list[dict[str, float]] = one["history"]
+    return history
+
+
+@pytest.mark.parametrize("objective", ["gepo", "adapo"])
+def test_two_processes_equal_one(objective: str, tiny_path: str, tmp_path: Path) -> None:
+    lines = compare(objective, tiny_path, tmp_path)
+    assert [key for line in lines for key in line if key.startswith("controller/")]
+    assert [line for line in lines if "diagnostics/change_correlation" in line]
+
+
+def test_two_processes_sample_the_same_share_at_another_temperature(tiny_path: str, tmp_path: Path) -> None:
+    temperature = EntropySwitch(below=1.2, above=0.8, start=1.2)
+    objective = replace(presets.arbitrary_entropy, rollout=Rollout(temperature=temperature, share=0.25))
+    lines = compare(str(objective), tiny_path, tmp_path)
+    assert len({line["rollout/temperature"] for line in lines if "rollout/temperature" in line}) == 2
+    assert [line for line in lines if "rollout/tempered_reward" in line]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_two_processes_replace_the_same_groups(share: float, tiny_path: str, tmp_path: Path) -> None:
+    rollout = Rollout(rounds=2) if share == 1 else Rollout(temperature=0.9, share=share, rounds=2)
+    objective = replace(presets.dapo_full, select=(VaryingReward(),), rollout=rollout)
+    lines = compare(str(objective), tiny_path, tmp_path)
+    replaced = [line["dynamic_sampling/replaced"] for line in lines if "dynamic_sampling/replaced" in line]
+    assert any(replaced)
+    assert any(number % 2 for number in replaced), "an odd number of groups does not divide among two ranks"
 
 
 def test_two_processes_resume_in_the_middle_of_a_rollout(tiny_path: str, tmp_path: Path) -> None:

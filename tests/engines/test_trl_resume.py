@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 import torch
 from datasets import Dataset
 
+from isentrope import presets
+from isentrope.control import EntropyPI, EntropySwitch
 from isentrope.engines.trl import CheckpointError, ObjectiveTrainer
+from isentrope.rollout import Rollout
 
 from .conftest import length_reward
 from .harness import MARKS, Run, train
@@ -32,7 +36,7 @@ def go(tiny: Callable[[], Any], config: Callable[..., Any], tokenizer: Any, tmp_
     """go(folder, resume, **options): train `adapo` on 12 prompts (an epoch of 3 rollouts, 12 updates)."""
     data = Dataset.from_dict({"prompt": [f"{i}+{i}=" for i in range(12)], "task": ["a", "b", "c"] * 4})
 
-    def run(folder: str, resume: str | None = None, objective: str = "adapo", **options: Any) -> Run:
+    def run(folder: str, resume: str | None = None, objective: Any = "adapo", live: int = 0, **options: Any) -> Run:
         settings = SCHEDULE | {"save_strategy": "steps", "max_steps": 16, "save_steps": 3} | options
         return train(
             ObjectiveTrainer,
@@ -41,8 +45,9 @@ def go(tiny: Callable[[], Any], config: Callable[..., Any], tokenizer: Any, tmp_
             args=config(output_dir=str(tmp_path / folder), **settings),
             train_dataset=data,
             processing_class=tokenizer,
-            reward_funcs=length_reward,
+            reward_funcs=often_constant,
             objective=objective,
+            diagnostics_interval=live,
         )
 
     return run
@@ -66,6 +71,52 @@ def test_a_resumed_run_is_the_uninterrupted_one(step: int, where: str, go: Any, 
         assert torch.equal(a, b)
     assert resumed.trainer._state == whole.trainer._state != {}
     assert lines_after(resumed, step) == lines_after(whole, step)
+
+
+WARMER = EntropyPI(start=1.0, ki=0.1, low=0.3, high=3.0, target=4.0)
+SAMPLED_ANOTHER_WAY = {
+    "a temperature under control": replace(presets.ce_gppo, rollout=Rollout(temperature=WARMER)),
+    "arbitrary entropy": replace(
+        presets.arbitrary_entropy,
+        rollout=Rollout(temperature=EntropySwitch(below=1.2, above=0.8, start=1.2), share=0.3, rounds=1),
+    ),
+    "dynamic sampling": replace(presets.dapo, rollout=Rollout(rounds=2)),
+}
+
+
+def often_constant(prompts: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+    """`length_reward`, and 0 for two prompts of three."""
+    varies = [int(prompt.split("+")[0]) % 3 == 0 for prompt in prompts]
+    return [score if v else 0.0 for v, score in zip(varies, length_reward(completion_ids), strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", SAMPLED_ANOTHER_WAY)
+def test_a_run_that_samples_another_way_resumes_exactly(way: str, go: Any, tmp_path: Path) -> None:
+    objective = SAMPLED_ANOTHER_WAY[way]
+    options = {"objective": objective, "live": 2, "save_steps": 1, "max_steps": 16, "learning_rate": 3e-3}
+    whole = go("whole", **options)
+    for step in (6, 8, 15):
+        resumed = go("whole", resume=str(tmp_path / "whole" / f"checkpoint-{step}"), **options)
+        for a, b in zip(resumed.parameters, whole.parameters[step:], strict=True):
+            assert torch.equal(a, b)
+        assert resumed.trainer._state == whole.trainer._state
+        assert lines_after(resumed, step) == lines_after(whole, step)
+        assert resumed.logged("diagnostics/change_correlation")
+    if objective.rollout.rounds:
+        assert sum(whole.logged("dynamic_sampling/replaced")) > 0
+    else:
+        assert len(set(whole.logged("rollout/temperature"))) > 1
+
+
+def test_measurements_that_wait_for_a_log_line_are_kept(go: Any, tmp_path: Path) -> None:
+    options = {"live": 2, "save_steps": 1, "max_steps": 8, "logging_steps": 4}
+    whole = go("whole", **options)
+    resumed = go("whole", resume=str(tmp_path / "whole" / "checkpoint-7"), **options)
+    mine, theirs = lines_after(resumed, 7), lines_after(whole, 7)
+    assert "diagnostics/entropy" in theirs[0]
+    assert "diagnostics/heterogeneity" in theirs[0]
+    assert mine == theirs
 
 
 def test_a_half_filled_log_line_is_continued(go: Any, tmp_path: Path) -> None:

@@ -24,11 +24,16 @@ from isentrope.engines.trl import ObjectiveTrainer
 
 
 def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """Answers of 1 to 6 tokens; those of the first prompts are shorter, so that ranks pad differently."""
+    """Answers of 1 to 6 tokens; those of the first prompts are shorter, so that ranks pad differently.
+
+    A group may lie on two ranks, whose shares of a call are then equal; a call for one part of the rows only begins
+    with a group.
+    """
     completions = []
-    for place, prompt in enumerate(prompts):
+    first = trainer.accelerator.process_index * len(prompts)
+    for place, prompt in enumerate(prompts, start=first):
         seed = int(prompt.split("+")[0]) * 4 + place % 4
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed + round(1000 * trainer.temperature))
         length = 1 + int(torch.randint(0, 3 if seed < 64 else 6, (1,), generator=generator))
         completions.append([*torch.randint(3, 30, (length,), generator=generator).tolist(), 1])
     return {
@@ -41,6 +46,12 @@ def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
 def reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
     """Odd token ids are good, long answers are bad."""
     return [sum(i % 2 for i in ids) / 4 - 0.05 * len(ids) for ids in completion_ids]
+
+
+def often_constant(prompts: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+    """The same, and 0 for every second pair of prompts."""
+    varies = [int(prompt.split("+")[0]) // 2 % 2 == 0 for prompt in prompts]
+    return [score if v else 0.0 for v, score in zip(varies, reward(completion_ids), strict=True)]
 
 
 def main(model: str, out: str, objective: str, checkpoint: str | None = None) -> None:
@@ -81,14 +92,16 @@ def main(model: str, out: str, objective: str, checkpoint: str | None = None) ->
         args=args,
         train_dataset=data,
         processing_class=AutoTokenizer.from_pretrained(model),
-        reward_funcs=reward,
+        reward_funcs=often_constant if "rollout" in objective else reward,
         rollout_func=rollout,
         objective=objective,
+        diagnostics_interval=2,
     )
     rank = run.trainer.accelerator.process_index
     assert run.trainer.accelerator.num_processes == world, "this run has other processes than it was started with"
     found = {"world": world, "gradients": run.gradients, "parameters": run.parameters, "state": run.trainer._state}
-    torch.save(found | {"history": run.history}, Path(out) / f"result{rank}.pt")
+    found |= {"history": run.history, "norms": run.trainer._diagnostics._norms}
+    torch.save(found, Path(out) / f"result{rank}.pt")
 
 
 if __name__ == "__main__":
