@@ -77,7 +77,9 @@ class Series:
 
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.values):
-            raise ValueError(f"Series: {len(self.steps)} steps and {len(self.values)} values; they must be equally many")
+            raise ValueError(
+                f"Series: {len(self.steps)} steps and {len(self.values)} values; they must be equally many"
+            )
 
     def __len__(self) -> int:
         return len(self.values)
@@ -111,7 +113,7 @@ class Facts:
     vocabulary: number of tokens. updates_per_rollout: optimizer steps on one rollout batch. temperature: of the
     rollouts. entropy_coef: of an entropy bonus in the loss. max_length: tokens a completion may have. group_size:
     completions a prompt. objective: its name or its rules, in words. inert: sentences on rules that cannot act, as
-    `Objective.inert` states them. entropy_kind: "exact" or "estimate".
+    `Objective.inert` states them, without that on a plain clip. entropy_kind: "exact" or "estimate".
     """
 
     vocabulary: int | None = None

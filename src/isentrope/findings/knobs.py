@@ -40,8 +40,7 @@ KNOBS: Mapping[str, Mapping[str, str]] = {
     },
     "servo": {
         ANY: "the gain of the controller: smaller steps",
-        "isentrope": "rate of EntropyServo nearer to 1, step of EntropyStep smaller, kp and ki of EntropyPI smaller with"
-        " a dead_band",
+        "isentrope": "EntropyServo: rate nearer to 1; EntropyStep: smaller step; EntropyPI: smaller kp, ki; a dead_band",
         "trl": "entropy_coef_delta smaller",
     },
     "updates": {
@@ -69,7 +68,7 @@ KNOBS: Mapping[str, Mapping[str, str]] = {
     },
     "precision": {
         ANY: "float32 log-probabilities in the trainer",
-        "trl": "log-probabilities in float32: FSDP2's output_dtype=float32, cast_lm_head_to_fp32=True; or fp16 training",
+        "trl": "FSDP2's output_dtype=float32, cast_lm_head_to_fp32=True; or fp16 training",
         "isentrope": "model.dtype = 'float32', or FSDP2's output_dtype=float32",
         "verl": "actor_rollout_ref.actor.fsdp_config: model_dtype and mixed_precision (fp16 or fp32)",
     },

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import torch
@@ -27,7 +28,7 @@ def blocks(series: Series, most: int = MAX_BLOCKS) -> Series:
     if n <= most:
         return series
     edges = [round(i * n / most) for i in range(most + 1)]
-    parts = list(zip(edges, edges[1:], strict=False))
+    parts = list(pairwise(edges))
     return Series(
         tuple(median(series.steps[a:b]) for a, b in parts), tuple(median(series.values[a:b]) for a, b in parts)
     )
@@ -35,7 +36,7 @@ def blocks(series: Series, most: int = MAX_BLOCKS) -> Series:
 
 def noise(values: Sequence[float]) -> float:
     """Standard deviation of a curve around its course, from the spread of the differences of neighbours."""
-    steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(values)]
     if len(steps) < 2:
         return 0.0
     middle = median(steps)
@@ -131,22 +132,26 @@ def jump(series: Series, width: int = 6, least: float = 0.25, noises: float = 8.
     """The largest jump of a curve, None where there is none.
 
     A jump is made between two neighbours, lies `noises` times beyond the noise and `least` of the larger level, and
-    both sides keep their level for `width` points.
+    both sides keep their level for `width` points, and for twice as many where there are so many.
     """
     x, best, size = series.values, None, 0.0
     if len(x) < 2 * width:
         return None
     shaky = noise(x)
     for i in range(width, len(x) - width + 1):
-        before, after = median(x[i - width : i]), median(x[i : i + width])
-        change = abs(after - before)
-        if change <= max(noises * shaky, least * max(abs(before), abs(after)), size):
+        before, after = x[max(0, i - 2 * width) : i], x[i : i + 2 * width]
+        low, high = median(before), median(after)
+        change = abs(high - low)
+        if change <= max(noises * shaky, least * max(abs(low), abs(high)), size) or abs(x[i] - x[i - 1]) < change / 2:
             continue
-        if all(abs(v - before) < change / 3 for v in x[i - width : i]) and all(
-            abs(v - after) < change / 3 for v in x[i : i + width]
-        ):
-            best, size = Jump(series.steps[i], before, after), change
+        if _keeps(before, low, change) and _keeps(after, high, change):
+            best, size = Jump(series.steps[i], low, high), change
     return best
+
+
+def _keeps(values: Sequence[float], level: float, change: float) -> bool:
+    """Whether nearly all values lie within a third of a change of their level; one of ten may be wild."""
+    return sum(abs(v - level) >= change / 3 for v in values) <= len(values) // 10
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ def wave(series: Series, least: float = 0.15) -> Wave | None:
     """The oscillation in a curve's later two thirds, None where there is none.
 
     It has an amplitude of `least` of the level and 2 times the noise, comes back at least 2.5 times with an
-    autocorrelation of .35 or more at one period and -.25 or less at half of it, and does not die down.
+    autocorrelation of .4 or more at one period and -.25 or less at half of it, and does not die down.
     """
     late = blocks(series.last(2 / 3), 160)
     n = len(late)
@@ -204,13 +209,13 @@ def _period(values: Sequence[float]) -> int | None:
     trough = next((k for k in range(1, len(acf)) if acf[k] < -0.25), None)
     if trough is None:
         return None
-    crests = [k for k in range(trough + 1, len(acf) - 1) if acf[k] >= 0.35 and acf[k - 1] <= acf[k] >= acf[k + 1]]
+    crests = [k for k in range(trough + 1, len(acf) - 1) if acf[k] >= 0.4 and acf[k - 1] <= acf[k] >= acf[k + 1]]
     return crests[0] if crests else None
 
 
 def together(a: Series, b: Series) -> float:
     """Pearson correlation of two curves at the steps that both have, block by block; NaN below MIN_POINTS."""
-    both = {s: v for s, v in zip(b.steps, b.values, strict=True)}
+    both = dict(zip(b.steps, b.values, strict=True))
     pairs = [(s, v, both[s]) for s, v in zip(a.steps, a.values, strict=True) if s in both]
     if len(pairs) < MIN_POINTS:
         return math.nan

@@ -27,12 +27,15 @@ from torch import Tensor
 
 from isentrope import diagnostics
 from isentrope.diagnostics import QUADRANTS, Tokens
+from isentrope.errors import IsentropeError
 from isentrope.run import Run, Series
 from isentrope.tally import Tally, tally
 
 SAME = 1e-4  # nats; float32 logs of the same number, taken in two ways, differ by less
 GRID_ABOVE = -0.01  # nats; log-probabilities nearer to 0 underflow to the grid by themselves
 ROUNDING = 1e-3  # nats; what float32 sums over a vocabulary may be off
+MAX_TASKS = 1000
+MAX_STEPS = 100_000
 CURVES = ("entropy", "surprisal", "ratio", "kl_old", "kl_rollout", "mismatch", "bias")
 FOUND = {"surprisal": "tokens/surprisal", "bias": "tokens/bias"}
 
@@ -43,6 +46,11 @@ def measured(run: Run) -> Run:
         return run
     by_step: dict[int, Tally] = {}
     for step, columns in run.tokens.batches():
+        _check(columns, f"the tokens of {run.name} at step {step}")
+        if len(by_step) >= MAX_STEPS and step not in by_step:
+            raise IsentropeError(
+                f"the tokens of {run.name} are of more than {MAX_STEPS} steps; is that column the step?"
+            )
         by_step[step] = by_step.get(step, Tally()) + measure(columns, run.facts.vocabulary)
     points: dict[str, dict[float, float]] = {}
     for step, found in by_step.items():
@@ -51,6 +59,15 @@ def measured(run: Run) -> Run:
     series = {name: Series.of(values) for name, values in points.items()}
     both = {f"tokens/{name}": series[name] for name in ("entropy", "mismatch") if name in series}
     return replace(run, series={**series, **both, **run.series})
+
+
+def _check(columns: Mapping[str, Tensor], where: str) -> None:
+    """IsentropeError for whole numbers that would ask for as many bins."""
+    for name, bound in (("task", MAX_TASKS), ("position", 2**31)):
+        if name in columns and len(columns[name]):
+            low, high = int(columns[name].min()), int(columns[name].max())
+            if low < 0 or high >= bound:
+                raise IsentropeError(f"{where}: {name!r} must lie from 0 to {bound - 1}; found {low} to {high}")
 
 
 @torch.no_grad()

@@ -68,6 +68,8 @@ def _impossible_tokens(run: Run) -> list[str]:
         "above_one": "a probability above 1",
     }
     said = []
+    if _tokens_are_estimates(run):
+        del words["above_log_v"]  # -logp of a rare token may be that large
     for name, what in words.items():
         series = run.get(f"tokens/{name}")
         if series is not None and max(series.values) > 0:
@@ -126,7 +128,7 @@ def estimate(run: Run) -> Finding | None:
     if run.facts.entropy_kind == "estimate":
         return None
     share = run.get("tokens/is_estimate")
-    if share is not None and median(share.values) >= LIKE:
+    if share is not None and _tokens_are_estimates(run):
         return _estimate(f"for {median(share.values):.0%} of the tokens the entropy is exactly -logp", "tokens")
     series, other = run.get("entropy"), run.get("surprisal", "tokens/surprisal")
     if series is None or other is None:
@@ -137,6 +139,11 @@ def estimate(run: Run) -> Finding | None:
     if len(pairs) < 3 or close < LIKE * len(pairs):
         return None
     return _estimate(f"entropy equals the mean of -logp at {close} of {len(pairs)} steps", "the curves")
+
+
+def _tokens_are_estimates(run: Run) -> bool:
+    share = run.get("tokens/is_estimate")
+    return share is not None and median(share.values) >= LIKE
 
 
 def _estimate(evidence: str, where: str) -> Finding:
@@ -175,9 +182,7 @@ def mismatch(run: Run) -> Finding | None:
     return None
 
 
-def _mismatch(
-    run: Run, name: str, series: Series, first: float, level: float, bound: float, unit: str
-) -> Finding:
+def _mismatch(run: Run, name: str, series: Series, first: float, level: float, bound: float, unit: str) -> Finding:
     grown = f"; {level / first:.1f} times the start" if first > 0 and level >= 2 * first else ""
     return Finding(
         name="mismatch",
@@ -208,7 +213,7 @@ def precision(run: Run) -> Finding | None:
         title="number formats move the ratios",
         evidence=(
             *reasons,
-            "rounding raises the mean ratio, most for rare tokens, and moves tokens over the upper bound: entropy falls",
+            "rounding raises the ratio, most for rare tokens, and takes them over the upper bound: entropy falls",
         ),
         rests_on="the log-probabilities themselves" if len(_on_grid(run)) else "clipping without a change of weights",
         turn=knob(run.engine, "precision"),
@@ -236,5 +241,7 @@ def _clipped_at_rest(run: Run) -> list[str]:
             if len(at) >= 3 and median(at) > 0:
                 said.append(f"at learning rate 0, {median(at):.2%} of the tokens are clipped ({name}, {len(at)} steps)")
         if run.facts.updates_per_rollout == 1 and robust.end(series, 1.0) > STILL:
-            said.append(f"with 1 update a rollout batch, {robust.end(series, 1.0):.2%} of the tokens are clipped ({name})")
+            said.append(
+                f"with 1 update a rollout batch, {robust.end(series, 1.0):.2%} of the tokens are clipped ({name})"
+            )
     return said

@@ -28,8 +28,8 @@ from isentrope.run import Run, merge
 __all__ = ["read"]
 
 KNOWN = (
-    "a run folder of isentrope, a trainer_state.json or TRL output folder, verl's file-logger JSONL or rollout folder,"
-    " token exports of prime-rl, dumps of slime, ms-swift's logging.jsonl, TensorBoard events, CSV, JSON, JSONL, parquet"
+    "a run folder of isentrope, a trainer_state.json or TRL output folder, verl's file log or rollout folder,"
+    " prime-rl's token exports, dumps of slime, ms-swift's logging.jsonl, TensorBoard events, tables (CSV, JSON, JSONL, parquet)"
 )
 MAX_RUNS = 200  # in one folder of folders
 
@@ -42,9 +42,12 @@ def read(path: Path, column: Mapping[str, str] | None = None, allow_pickle: bool
     IsentropeError where there is nothing, nothing known, or something malformed.
     """
     given = dict(column or {})
-    if not path.exists():
-        raise IsentropeError(f"there is no {path}")
-    found = _read_folder(path, given, allow_pickle) if path.is_dir() else _read_file(path, given, allow_pickle)
+    try:
+        if not path.exists():
+            raise IsentropeError(f"there is no {path}")
+        found = _read_folder(path, given, allow_pickle) if path.is_dir() else _read_file(path, given, allow_pickle)
+    except OSError as error:
+        raise IsentropeError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
     if not found:
         raise IsentropeError(f"{path} holds nothing that is known here; known are {KNOWN}")
     return found

@@ -46,7 +46,7 @@ def rows(path: Path, columns: Sequence[str], batch_rows: int = 1024) -> Iterator
 
 @dataclass(frozen=True)
 class ParquetTokens:
-    """Tokens in parquet files: `names` gives the file's column for each of ours; without `step` it is `step_of[path]`."""
+    """Tokens in parquet files. names: {ours: the file's column}; a file without `step` is of `step_of[path]`."""
 
     paths: tuple[Path, ...]
     names: Mapping[str, str]
@@ -72,7 +72,7 @@ class ParquetTokens:
             if columns and self.step_of:
                 yield self.step_of[path], columns
             return
-        for one in step.unique().tolist():
+        for one in sorted(set(step.tolist())):
             yield int(one), {name: column[step == one] for name, column in columns.items()}
 
 

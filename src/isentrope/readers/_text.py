@@ -51,7 +51,9 @@ def document(path: Path) -> Any:
     try:
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:
-            raise IsentropeError(f"{path} has {size} bytes, more than {MAX_JSON_BYTES}; export the metrics as JSON lines")
+            raise IsentropeError(
+                f"{path} has {size} bytes, more than {MAX_JSON_BYTES}; export the metrics as JSON lines"
+            )
         return json.loads(path.read_bytes())
     except OSError as error:
         raise IsentropeError(f"cannot read {path}: {error.strerror or error}") from error

@@ -61,7 +61,16 @@ def _facts(folder: RunFolder) -> Facts:
         objective=_words(table.get("objective")),
         entropy_coef=_entropy_coef(table.get("objective")),
     )
-    return known if objective is None else known | Facts(inert=tuple(objective.inert(updates, group_size or 2)))
+    if objective is None:
+        return known
+    inert = objective.inert(updates, group_size or 2)
+    return known | Facts(inert=tuple(sentence for sentence in inert if not _is_plain_clip(objective, sentence)))
+
+
+def _is_plain_clip(objective: Objective, sentence: str) -> bool:
+    """Whether a sentence is on PPO's clip with plain numbers: on policy it is there for nothing, and does no harm."""
+    clip = objective.surrogate
+    return sentence.startswith("surrogate: PPOClip") and all(isinstance(x, float | int) for x in (clip.low, clip.high))
 
 
 def _recipe(path: Path) -> dict[str, Any]:

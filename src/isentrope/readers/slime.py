@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,9 @@ def load(path: Path, allow_pickle: bool) -> dict[str, Any]:
     import torch
 
     try:
-        dump = torch.load(path, map_location="cpu", weights_only=not allow_pickle)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old protocols; what cannot be read raises
+            dump = torch.load(path, map_location="cpu", weights_only=not allow_pickle)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise IsentropeError(

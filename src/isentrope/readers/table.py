@@ -209,8 +209,10 @@ class RowTokens:
             if ours != "step"
         }
         mask = columns.pop("mask", None)
-        whole = {name: x.long() for name, x in columns.items() if TOKEN_COLUMNS[name] != "float32"}
-        columns |= whole
+        for name in [name for name in columns if TOKEN_COLUMNS[name] != "float32"]:
+            whole = columns.pop(name)
+            if bool(torch.isfinite(whole).all()):  # a whole number that is missing says nothing
+                columns[name] = whole.long()
         return columns if mask is None else {name: column[mask > 0] for name, column in columns.items()}
 
 

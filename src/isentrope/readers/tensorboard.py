@@ -51,10 +51,12 @@ def _scalars(path: Path) -> dict[str, Series]:
 
 def _accumulator(path: Path) -> Any:
     try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+            EventAccumulator,
+        )
     except ModuleNotFoundError as error:
         raise IsentropeError(
-            f"{path} is of TensorBoard, whose package is missing: pip install tensorboard (or export the scalars as CSV)"
+            f"{path} is of TensorBoard, whose package is missing: pip install tensorboard (or export as CSV)"
         ) from error
     accumulator = EventAccumulator(str(path), size_guidance={"scalars": EVERYTHING, "tensors": EVERYTHING})
     try:
@@ -65,7 +67,7 @@ def _accumulator(path: Path) -> Any:
 
 
 def _scalar(proto: Any) -> float | None:
-    from tensorboard.util.tensor_util import make_ndarray
+    from tensorboard.util.tensor_util import make_ndarray  # type: ignore[import-untyped]
 
     try:
         array = make_ndarray(proto)
