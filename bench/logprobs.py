@@ -11,13 +11,14 @@ Candidates that are not installed are named and left out. Host packages of anoth
 """
 
 import argparse
+import gc
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -26,7 +27,6 @@ from torch import Tensor
 
 from isentrope.logprobs import backend_in_use, logprobs, policy_gradient
 
-MIB = 2**20
 CHECKED = 64  # rows that are compared with float64
 
 
@@ -182,14 +182,23 @@ def peak_mib(name: str, arguments: argparse.Namespace, rows: int, dtype: str) ->
     return int(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1])
 
 
+def resident(field: str) -> int:
+    """VmRSS (now) or VmHWM (the most since the last reset) of this process, KiB."""
+    line = next(x for x in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if x.startswith(field))
+    return int(line.split()[1])
+
+
 def print_peak(arguments: argparse.Namespace) -> None:
+    """What one call adds to the resident memory, MiB; a small call before it has loaded and compiled all there is."""
     problem = draw(arguments, arguments.rows[0], arguments.dtype[0])
     candidate = CANDIDATES[arguments.peak]()
     candidate(problem.first(16))
     problem.weight.grad = None
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM
+    before = resident("VmRSS")
     candidate(problem)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // MIB)
+    print((resident("VmHWM") - before) // 1024)
 
 
 def draw(arguments: argparse.Namespace, rows: int, dtype: str) -> Problem:

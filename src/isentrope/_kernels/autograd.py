@@ -154,16 +154,16 @@ class PolicyGradient(Function):
     ) -> tuple[Tensor | None, ...]:
         head = Head(hidden, weight, target, bias, bend.softcap, bend.scale)
         kept = Kept.empty(head, ctx.needs_input_grad, plan)
-        parts, store, value = [], None, torch.zeros((), dtype=torch.float64, device=hidden.device)
+        parts, sums, value = [], None, torch.zeros((), dtype=torch.float64, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
             for rows in plan.pieces(head):
                 piece, picked = head.rows(rows), chosen(head.rows(rows))
-                part, sums = measure(plan.backend, piece, picked, plan.want, store)
+                part, sums = measure(plan.backend, piece, picked, plan.want, sums and sums.store)
                 c = weights_of_tokens(coefficient, part, rows)
                 value += (c.double() * part.logp).sum()
                 kept.add(plan.backend, piece, picked, part, sums, c, rows)
                 parts.append(part.without_vectors())
-                store = sums.store
+        del sums  # the largest piece of memory, before the gradients are rounded into another
         ctx.kept = kept.finished(head)
         results = plan.public(parts, hidden.new_zeros(0, dtype=head.wide))
         ctx.mark_non_differentiable(*(x for x in results if x is not None))
