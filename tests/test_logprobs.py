@@ -6,6 +6,7 @@ it holds the whole matrix and lets autograd differentiate it.
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from isentrope._kernels import build, choose, native
 from isentrope.logprobs import HeadOutput, backend_in_use, logprobs, policy_gradient
 
 NATIVE = backend_in_use(torch.zeros(1, 2), torch.zeros(1, 2))
+LIBRARY = build.target()
 ON_CPU = [
     "eager",
     pytest.param("native", marks=pytest.mark.skipif(NATIVE.backend != "native", reason=NATIVE.reason)),
@@ -476,10 +478,18 @@ def test_mixed_dtypes_are_computed_in_the_wider(backend: str) -> None:
     assert (hidden.grad.dtype, weight.grad.dtype) == (torch.bfloat16, torch.float32)
 
 
-def test_memory_that_is_not_contiguous_is_read_right() -> None:
-    case = draw(10, 30, 8, torch.float32)
-    strided = logprobs(case.hidden.t().contiguous().t(), case.weight.t().contiguous().t(), case.target)
-    torch.testing.assert_close(strided.logp, run(case).logp)
+@every_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_that_is_not_contiguous_is_read_and_written_right(backend: str, dtype: torch.dtype) -> None:
+    case = draw(10, 30, 8, dtype)
+    turned = [x.t().contiguous().t().requires_grad_() for x in (case.hidden, case.weight)]
+    logprobs(*turned, case.target, backend=backend).logp.sum().backward()
+    again = [x.detach().clone().requires_grad_() for x in turned]
+    assert not again[1].is_contiguous()
+    policy_gradient(*again, case.target, lambda logp, *_: torch.ones_like(logp), backend=backend)[0].backward()
+    expected = plain(case, torch.ones(10), torch.zeros(10))
+    for x, y, e in zip(turned, again, expected[2:], strict=True):
+        assert max(distance(x.grad, e), distance(y.grad, e)) < GRADIENT_LOSS[dtype]
 
 
 # policy_gradient
@@ -683,6 +693,14 @@ def test_without_a_compiler_pytorch_computes_and_the_reason_is_told(
         run(case, backend="native")
 
 
+@pytest.mark.skipif(NATIVE.backend != "native", reason=NATIVE.reason)
+def test_a_library_in_the_cache_needs_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(LIBRARY, fresh)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert backend_in_use(torch.zeros(1, 2), torch.zeros(1, 2)).backend == "native"
+
+
 @avx512
 def test_a_compiler_that_fails_is_the_reason(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = fresh / "broken"
@@ -704,21 +722,23 @@ def test_a_cache_that_cannot_be_written_is_the_reason(fresh: Path, monkeypatch: 
 @avx512
 def test_a_damaged_library_is_the_reason(fresh: Path) -> None:
     if NATIVE.backend == "native":
-        build.target(build.command()).write_bytes(b"not a library")
+        build.target().write_bytes(b"not a library")
         choice = backend_in_use(torch.zeros(1, 2), torch.zeros(1, 2))
         assert choice.backend == "eager"
         assert str(fresh) in choice.reason
 
 
 def test_the_cache_tells_machines_versions_and_sources_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["c++", "-O3"]
-    first = build.target(words)
-    assert first == build.target(words)
-    assert first != build.target([*words, "-g"])
+    found = [build.target(), build.target()]
+    assert found[0] == found[1]
     monkeypatch.setattr(torch, "__version__", "9.9")
-    other_torch = build.target(words)
+    found.append(build.target())
     monkeypatch.setattr(build, "cpu_features", lambda: "flags: none")
-    assert len({first, other_torch, build.target(words)}) == 3
+    found.append(build.target())
+    monkeypatch.setattr(build, "FLAGS", ("-O1",))
+    found.append(build.target())
+    monkeypatch.setattr(build, "SOURCE", Path(__file__))
+    assert len({*found, build.target()}) == 5
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def logprobs(
     hidden: [..., H]. weight: [V, H]; a plain tensor (gather a sharded one first). target: [...] int64 in [0, V); for a
     position that does not count choose any, or better leave the position out: it costs as much as any other.
     bias: [V]; -inf forbids a token. softcap: > 0 or None. temperature: > 0, divides the capped logits.
-    entropy_gradient: whether entropy can be differentiated too (one more matrix product, in the forward pass).
+    entropy_gradient: whether entropy can be differentiated too (one more matrix product).
     chunk: rows held at a time where a backend holds logits; None keeps that small.
     backend: see `backend_in_use`.
     Gradients go to whichever of hidden, weight and bias require them. The same call gives the same bits again on a CPU
@@ -110,7 +110,8 @@ def policy_gradient(
     slice. c may depend on the token's own columns and on anything known before, not on the logp of tokens in other
     pieces (for a sequence ratio or a gradient through entropy use `logprobs`). Everything else is as in `logprobs`.
 
-    The gradient is kept from the forward pass and scaled in place by the backward pass, which can run once.
+    The gradient is kept from the forward pass and scaled in place by the backward pass, which can run once. A row that
+    holds NaN poisons the weight's gradient even if its c is 0 (not so in `logprobs`): leave it out.
     """
     head = _head(hidden, weight, target, bias, softcap, temperature)
     _check_counts(top_k_mass, chunk)
@@ -126,7 +127,7 @@ def policy_gradient(
 def backend_in_use(hidden: Tensor, weight: Tensor, backend: str = "auto") -> Choice:
     """Which backend `logprobs` takes for such tensors and why: `str()` is e.g. "native: compiled for this CPU".
 
-    "native": C++ compiled at first use (g++ or clang++, seconds, kept in $ISENTROPE_CACHE, $XDG_CACHE_HOME/isentrope or
+    "native": C++ compiled at first use (by g++, in seconds, kept in $ISENTROPE_CACHE, $XDG_CACHE_HOME/isentrope or
     ~/.cache/isentrope) for float32, bfloat16 and float16 on CPUs with AVX-512. "eager": PyTorch alone, everywhere.
     "triton": on GPUs, by name only. "auto" takes native where it can be had and agrees with eager on a small head,
     else eager. A backend asked for by name that cannot be used raises.

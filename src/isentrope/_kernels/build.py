@@ -1,8 +1,9 @@
 """Compiles head.cpp at first use and keeps the library in a cache: 4 to 10 seconds, once a machine and torch version.
 
-The file's name holds a hash of the source, the flags, the compiler, the torch version and the CPU's features, so that a
-cache on a shared disk serves different machines. It is compiled under a temporary name and renamed: processes that
-start together each compile, and whoever ends last replaces a file by its equal.
+The file's name holds a hash of the source, the flags, the torch version and the CPU's features, so that a cache on a
+shared disk serves different machines, and a machine without a compiler can be given one. It is compiled under a
+temporary name and renamed: processes that start together each compile, and whoever ends last replaces a file by its
+equal.
 """
 
 import ctypes
@@ -46,16 +47,16 @@ def cpu_features() -> str:
 
 
 def compiler() -> str:
-    """$CXX, else g++ or clang++ from the path."""
-    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+    """$CXX, else g++ from the path; head.cpp is written with GCC's vector extensions."""
+    for name in (os.environ.get("CXX"), "g++", "c++"):
         if name and (found := shutil.which(name)):
             return found
-    raise Unavailable("no C++ compiler: none of $CXX, g++, clang++, c++ was found")
+    raise Unavailable("no C++ compiler: none of $CXX, g++, c++ was found")
 
 
-def target(command: list[str]) -> Path:
-    """Where the library for this source, command, torch and CPU is kept."""
-    parts = (SOURCE.read_text(encoding="utf-8"), *command, torch.__version__, cpu_features())
+def target() -> Path:
+    """Where the library for this source, these flags, this torch and CPU is kept."""
+    parts = (SOURCE.read_text(encoding="utf-8"), *FLAGS, torch.__version__, cpu_features())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
     return cache_folder() / f"head-{digest}.so"
 
@@ -70,11 +71,10 @@ def command() -> list[str]:
 
 def library() -> ctypes.CDLL:
     """The compiled library, from the cache or made now. Raises Unavailable with the reason."""
-    words = command()
-    path = target(words)
+    path = target()
     try:
         if not path.exists():
-            compile_to(path, words)
+            compile_to(path, command())
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise Unavailable(f"{path}: {error}") from error

@@ -25,7 +25,7 @@
 #include <mutex>
 #include <new>
 #include <string>
-#include <vector>
+#include <type_traits>
 
 namespace {
 
@@ -233,9 +233,11 @@ struct Tiles {
         shift(padded) {
     std::fill(shift + 0, shift + padded, INF);  // appended rows have probability 0 everywhere, whatever the bias
     std::memcpy(shift + 0, h.shift, h.rows * sizeof(float));
-    for (int64_t r = 0; r < h.rows; r += h.block) {
+    const auto pack = [&](int64_t i) {
+      const int64_t r = i * h.block;
       pack_columns(hidden + r * h.width, std::min(h.block, h.rows - r), block_rows(r), h.width, columns + r * h.width);
-    }
+    };
+    in_parallel(h.threads, (h.rows + h.block - 1) / h.block, [&] { return pack; });
   }
 
   int64_t block_rows(int64_t first) const { return std::min(head.block, padded - first); }

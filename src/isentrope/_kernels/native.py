@@ -137,7 +137,7 @@ class Native:
 
     def collector(self, head: Head, pieces: int) -> Tensor:
         dtype = torch.bfloat16 if pieces == 1 and head.weight.dtype == torch.bfloat16 else torch.float32
-        return torch.empty_like(head.weight, dtype=dtype)
+        return torch.empty(head.weight.shape, dtype=dtype)  # row-major, whatever the weight is
 
     def product(self, sums: Sums, scaled: Tensor, out: Tensor, add: bool) -> None:
         scaled = scaled.to(sums.store.dtype).contiguous()
