@@ -14,6 +14,7 @@ from isentrope.advantage import (
     GroupCentred,
     GroupRelative,
     LeaveOneOut,
+    QuantileBaseline,
     Signed,
     SoftOverlong,
 )
@@ -96,6 +97,15 @@ def test_whitening_counts_a_row_once_a_token():
 def test_whitening_equal_rewards_gives_zero():
     mask = torch.ones(4, 2, dtype=torch.bool)
     found = BatchWhitened()(reward=torch.full((4,), 0.1), group=torch.tensor([0, 0, 1, 1]), mask=mask)
+    assert not found.any()
+
+
+def test_whitening_one_advantage_gives_zero():
+    """All tokens are in rows of one advantage: the residue of its mean, over sqrt(1e-8), would be ten thousand times
+    as large.
+    """
+    mask = torch.tensor([[True] * 7, [False] * 7, [False] * 7])
+    found = BatchWhitened()(reward=torch.tensor([1.0, 0, 0]), group=torch.tensor([0, 0, 0]), mask=mask)
     assert not found.any()
 
 
@@ -217,3 +227,31 @@ def test_fields_out_of_range_are_refused(make, message):
 def test_a_larger_eps_shrinks_the_advantage():
     sizes = [GroupRelative(eps=eps)(reward=REWARD, group=GROUP).abs().max().item() for eps in (0.0, 1e-4, 1e-2, 1.0)]
     assert all(a > b for a, b in pairwise(sizes))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "signs"),
+    [
+        # K = .4: two successes of five, p = .4 <= .6: the second smallest reward is 0, only successes have an advantage
+        ([1.0, 0, 0, 1, 0], [1, 0, 0, 1, 0]),
+        # four of five, p = .8 > .6: the second smallest reward is 1, only the failure has an advantage
+        ([1.0, 1, 0, 1, 1], [0, 0, -1, 0, 0]),
+        ([1.0, 1, 1, 1, 1], [0, 0, 0, 0, 0]),
+    ],
+)
+def test_a_quantile_baseline_has_two_regimes(rewards, signs):
+    found = QuantileBaseline(quantile=0.4)(reward=torch.tensor(rewards, dtype=torch.float64), group=GROUP)
+    assert found.sign().tolist() == signs
+
+
+def test_a_quantile_baseline_agrees_with_sorting_each_group():
+    generator = torch.Generator().manual_seed(0)
+    reward = torch.randn(60, generator=generator, dtype=torch.float64)
+    group = torch.randint(0, 9, (60,), generator=generator)
+    for quantile in (0.05, 0.4, 0.5, 1.0):
+        found = QuantileBaseline(quantile=quantile, eps=1e-6)(reward=reward, group=group)
+        for k in group.unique().tolist():
+            own = reward[group == k]
+            baseline = sorted(own.tolist())[math.ceil(quantile * len(own) - 1e-9) - 1]
+            std = float(own.std()) if len(own) > 1 else 0.0
+            torch.testing.assert_close(found[group == k], (own - baseline) / (std + 1e-6))

@@ -19,6 +19,7 @@ __all__ = [
     "GroupCentred",
     "GroupRelative",
     "LeaveOneOut",
+    "QuantileBaseline",
     "Signed",
     "SoftOverlong",
 ]
@@ -85,6 +86,34 @@ class LeaveOneOut:
         g = masked.groups(group)
         size = g.size.to(reward.dtype)
         return _centred(reward, g) * (size / (size - 1).clamp(min=1))
+
+
+@dataclass(frozen=True)
+class QuantileBaseline:
+    """Quantile advantage: A_i = (R_i - Q_g) / (std_g R + eps), Q_g the group's quantile of reward instead of its mean.
+
+    quantile: K in (0, 1]; Q_g is the smallest reward that at least a share K of the group does not exceed. With rewards
+    0 and 1 and a share p of successes: for p <= 1 - K only successes have an advantage, for p > 1 - K only failures.
+    Returns [B]; exactly 0 for a group of one or of equal rewards. The std is the sample's, as in `GroupRelative`.
+    Source: Wu et al., Quantile Advantage Estimation for Entropy-Safe Reasoning, arXiv:2509.22611. K = .4 is ours.
+
+    >>> reward, group = torch.tensor([1.0, 0, 0, 0]), torch.tensor([3, 3, 3, 3])
+    >>> [round(a, 4) for a in QuantileBaseline(quantile=0.4)(reward=reward, group=group).tolist()]
+    [2.0, 0.0, 0.0, 0.0]
+    """
+
+    quantile: Number = 0.4
+    eps: Number = masked.STD_EPS
+
+    def __post_init__(self) -> None:
+        require_number(self, "quantile", 0, 1)
+        require(self, "quantile", self.quantile != 0, "above 0")
+        require_number(self, "eps", low=0)
+
+    def __call__(self, *, reward: Tensor, group: Tensor) -> Tensor:
+        g = masked.groups(group)
+        std = masked.group_std(reward, g, ddof=1)
+        return masked.divide(reward - masked.group_quantile(reward, g, self.quantile), std + self.eps)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ _PAPERS = {
     "2508.07629": "Klear-Reasoner: Advancing Reasoning Capability via Gradient-Preserving Clipping Policy Optimization",
     "2509.20712": "CE-GPPO: Coordinating Entropy via Gradient-Preserving Clipping Policy Optimization in Reinforcement "
     "Learning",
+    "2509.22611": "Quantile Advantage Estimation for Entropy-Safe Reasoning",
     "2510.08141": "Arbitrary Entropy Policy Optimization Breaks The Exploration Bottleneck of Reinforcement Learning",
     "2511.20347": "Soft Adaptive Policy Optimization",
     "2512.05591": "Entropy Ratio Clipping as a Soft Global Constraint for Stable Reinforcement Learning",
@@ -148,6 +149,13 @@ ENTRIES: dict[str, Entry] = {
             Figure("rounds of resampling", "the public scripts", ("rollout.rounds",)),
         ),
         _CLIP_KNOBS,
+    ),
+    "qae": Entry(
+        "2509.22611",
+        "a quantile of the group's rewards as baseline",
+        "bounded on both sides",
+        (Figure("quantile K", OURS, ("advantage.quantile",)),),
+        (*_CLIP_KNOBS, ("advantage.quantile", RAISES)),
     ),
     "gspo": Entry(
         "2507.18071",

@@ -54,10 +54,22 @@ def variance(x: Tensor, mask: Tensor) -> Tensor:
     return mean((x - mean(x, mask)).square(), mask)
 
 
+def centred(x: Tensor, mask: Tensor) -> Tensor:
+    """x minus its mean over the True positions; 0 elsewhere, and exactly 0 where all of them hold one value: a residue
+    of the mean would be ranked, or blown up by a division by the deviation.
+    """
+    if x.numel() == 0:
+        return x
+    varies = fill(x, mask, torch.inf).amin() < fill(x, mask, -torch.inf).amax()
+    return fill(x - mean(x, mask), mask & varies)
+
+
 def whiten(x: Tensor, mask: Tensor) -> Tensor:
-    """(x - m) / sqrt(v + 1e-8) with the mean and population variance over the True positions; 0 elsewhere."""
+    """(x - m) / sqrt(v + 1e-8) with the mean and population variance over the True positions; 0 elsewhere, and where
+    all of them hold one value.
+    """
     x = fill(x, mask)
-    return fill((x - mean(x, mask)) * (variance(x, mask) + VARIANCE_EPS).rsqrt(), mask)
+    return centred(x, mask) * (variance(x, mask) + VARIANCE_EPS).rsqrt()
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -132,6 +144,15 @@ def group_std(x: Tensor, g: Groups, ddof: int) -> Tensor:
     centred = x - group_mean(x, g)
     squares = group_sum(centred.square(), g)[g.index]
     return (squares / (g.size - ddof).clamp(min=1)).sqrt()
+
+
+def group_quantile(x: Tensor, g: Groups, quantile: float) -> Tensor:
+    """The smallest x of the row's group that a share `quantile` of the group, or more, does not exceed; [B]."""
+    order = torch.argsort(x, stable=True)
+    order = order[torch.argsort(g.index[order], stable=True)]
+    size = group_sum(torch.ones_like(g.index), g)
+    rank = (quantile * size - COUNT_SLACK).ceil().long().clamp(min=1)
+    return x[order][(size.cumsum(0) - size + rank - 1)[g.index]]
 
 
 def group_token_mean(x: Tensor, mask: Tensor, group: Tensor) -> tuple[Tensor, Groups]:

@@ -11,6 +11,7 @@ from isentrope.advantage import (
     GroupCentred,
     GroupRelative,
     LeaveOneOut,
+    QuantileBaseline,
     Signed,
     SoftOverlong,
 )
@@ -50,6 +51,7 @@ dapo_full = replace(
     select=(VaryingReward(), Untruncated()),
     rollout=Rollout(rounds=10),
 )
+qae = replace(dapo, advantage=QuantileBaseline(quantile=0.4))
 gspo = replace(grpo, ratio=SequenceRatio(), surrogate=PPOClip(low=3e-4, high=4e-4))
 cispo = replace(_base, surrogate=ClippedWeight(low=None, high=0.2))
 rloo = replace(_base, advantage=LeaveOneOut(), surrogate=PolicyGradient())
