@@ -45,6 +45,21 @@ def test_whitening_by_hand():
     assert not masked.whiten(torch.full((1, 3), 0.1), torch.ones(1, 3, dtype=torch.bool)).any()
 
 
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 123.4567, -1e-3])
+@pytest.mark.parametrize("count", [1, 3, 7, 1000])
+def test_equal_values_are_centred_to_exactly_zero(value, count):
+    x, mask = torch.full((count + 1,), value), torch.ones(count + 1, dtype=torch.bool)
+    x[0], mask[0] = 9.0, False
+    assert not masked.centred(x, mask).any()
+    assert not masked.whiten(x, mask).any()
+
+
+def test_centring_by_hand():
+    assert masked.centred(X, MASK)[MASK].tolist() == pytest.approx([1 - 7 / 3, 2 - 7 / 3, 4 - 7 / 3])
+    assert not masked.centred(X, MASK)[~MASK].any()
+    assert masked.centred(X[:0], MASK[:0]).shape == (0, 3)
+
+
 def test_a_variance_is_never_negative():
     """atropos 481: E[x^2] - E[x]^2 is, for large numbers close together."""
     x = torch.tensor([1e4, 1e4 + 1e-3, 1e4]).repeat(30)

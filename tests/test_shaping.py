@@ -120,6 +120,13 @@ def test_a_policy_without_spread_is_left_alone():
     assert found.item() == 2
 
 
+@pytest.mark.parametrize("value", [-0.1, -1 / 3, -2.345])
+def test_a_residue_of_equal_log_probabilities_moves_nothing(value):
+    old = torch.full((7, 1), value)
+    found = Decorrelate(1.0, normalise=True)(torch.ones(7, 1), old_logp=old, mask=old < 0)
+    assert found.flatten().tolist() == [1.0] * 7
+
+
 def test_the_centred_log_probability_needs_the_mask_or_the_entropy():
     old, mask = column(-1.0, -3.0, -50.0), torch.tensor([[True], [True], [False]])
     assert centred_logp(old, mask, None)[:2].flatten().tolist() == [1, -1]

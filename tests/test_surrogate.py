@@ -273,6 +273,12 @@ def test_kl_covs_term_pulls_towards_the_old_policy():
     torch.testing.assert_close(pull[rows["mask"]], expected[rows["mask"]], rtol=1e-9, atol=1e-12)
 
 
+def test_equal_advantages_have_no_covariance():
+    advantage = torch.full((1, 7), 1 / 3)
+    logp, mask = torch.randn(1, 7, generator=torch.Generator().manual_seed(0)), torch.ones(1, 7, dtype=torch.bool)
+    assert not covariance(logp, advantage, mask).any()
+
+
 def test_equal_covariances_are_chosen_from_without_regard_to_order():
     batch = check.draw(seed=3, rewards="equal")
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))

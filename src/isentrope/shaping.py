@@ -18,7 +18,7 @@ __all__ = ["Decorrelate", "GroupEntropyGate", "RescaleBySurprisal"]
 
 def centred_logp(old_logp: Tensor, mask: Tensor, old_entropy: Tensor | None) -> Tensor:
     """L = old_logp + old_entropy, or old_logp minus its token mean where the entropy is missing; [B,T], nats."""
-    return old_logp + old_entropy if old_entropy is not None else old_logp - masked.mean(old_logp, mask)
+    return old_logp + old_entropy if old_entropy is not None else masked.centred(old_logp, mask)
 
 
 @dataclass(frozen=True)

@@ -200,10 +200,9 @@ Scope = Literal["batch", "micro_batch"]
 
 def covariance(logp: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
     """Each token's share of the covariance of log-probability and advantage: (logp - mean)(A - mean), detached,
-    [B,T].
+    [B,T]; exactly 0 for equal advantages.
     """
-    logp, advantage = logp.detach(), advantage.detach()
-    return (logp - masked.mean(logp, mask)) * (advantage - masked.mean(advantage, mask))
+    return masked.centred(logp.detach(), mask) * masked.centred(advantage.detach(), mask)
 
 
 def _require_scope(rule: "ClipCov | KLCov") -> None:
