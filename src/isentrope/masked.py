@@ -64,16 +64,6 @@ def centred(x: Tensor, mask: Tensor) -> Tensor:
     return fill(x - mean(x, mask), mask & varies)
 
 
-def centred(x: Tensor, mask: Tensor) -> Tensor:
-    """x minus its mean over the True positions; 0 elsewhere, and exactly 0 where all of them hold one value: a residue
-    of the mean would be ranked, or blown up by a division by the deviation.
-    """
-    if x.numel() == 0:
-        return x
-    varies = fill(x, mask, torch.inf).amin() < fill(x, mask, -torch.inf).amax()
-    return fill(x - mean(x, mask), mask & varies)
-
-
 def whiten(x: Tensor, mask: Tensor) -> Tensor:
     """(x - m) / sqrt(v + 1e-8) with the mean and population variance over the True positions; 0 elsewhere, and where
     all of them hold one value.
