@@ -21,13 +21,16 @@ The reference model of a KL penalty is TRL's: it is loaded when the objective re
 **Metrics.** `trl_metrics` lists the keys. `diagnostics_interval` adds measurements of who moves the entropy
 (`trl_diagnostics`).
 
+**Precision.** `trl_guards` names what is set and checked so that number formats do not bend the ratio. `trl_fp16` says
+what fp16=True does.
+
 **Checkpoints.** A resumed run continues bit for bit, also from the middle of a rollout batch (`trl_state`).
 """
 
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +47,8 @@ from isentrope.aggregate import Totals
 from isentrope.engines import trl_batch, trl_metrics, trl_resampling, trl_rollout, trl_setup, trl_state
 from isentrope.engines.trl_batch import CompletionError, RewardError
 from isentrope.engines.trl_diagnostics import LiveDiagnostics, Place
-from isentrope.engines.trl_options import (
-    InertObjectiveWarning,
-    OptionError,
-    SamplerMismatchWarning,
-    check_options,
-    sampler_mismatches,
-)
+from isentrope.engines.trl_guards import GuardError, Guards, NumericalClippingWarning
+from isentrope.engines.trl_options import InertObjectiveWarning, OptionError, SamplerMismatchWarning, check_options
 from isentrope.engines.trl_rollout import Sampled
 from isentrope.engines.trl_sampling import Sampling
 from isentrope.engines.trl_state import CheckpointError
@@ -60,7 +58,9 @@ from isentrope.rollout import Rollout
 __all__ = [
     "CheckpointError",
     "CompletionError",
+    "GuardError",
     "InertObjectiveWarning",
+    "NumericalClippingWarning",
     "ObjectiveTrainer",
     "OptionError",
     "RewardError",
@@ -83,10 +83,11 @@ class ObjectiveTrainer(GRPOTrainer):
         updates on it; `group` counts prompts likewise. Columns that the run does not have are left out.
     token_interval: in optimizer steps; 0 never calls it.
     diagnostics_interval: in optimizer steps; 0 measures nothing.
+    without_guards: names of guards (`trl_guards`) to switch off.
 
     Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured; RewardError and
-    CompletionError for what reward and rollout functions return; CheckpointError on resume. Warns with
-    InertObjectiveWarning where a rule cannot act, with SamplerMismatchWarning where sampling is truncated.
+    CompletionError for what reward and rollout functions return; CheckpointError on resume; GuardError while it
+    trains. Warns with InertObjectiveWarning where a rule cannot act, and as the guards say.
     """
 
     args: Any
@@ -116,6 +117,7 @@ class ObjectiveTrainer(GRPOTrainer):
         token_sink: TokenSink | None = None,
         token_interval: int = 0,
         diagnostics_interval: int = 0,
+        without_guards: Collection[str] = (),
     ) -> None:
         args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
@@ -132,6 +134,7 @@ class ObjectiveTrainer(GRPOTrainer):
         self._tasks = trl_batch.TaskNames(trl_setup.task_names(train_dataset))
         self._sampling = Sampling(self._objective.rollout, args.temperature)
         self._diagnostics = LiveDiagnostics(diagnostics_interval)
+        self._guards = Guards(without_guards)
         self._num_rollouts = 0
         self._scored: tuple[Tensor, list[list[int]]] | None = None
         self._passes: list[tuple[Tensor, Tensor | None]] | None = None
@@ -179,15 +182,7 @@ class ObjectiveTrainer(GRPOTrainer):
             updates_per_rollout=self.updates_per_rollout, group_size=self.num_generations
         ):
             warnings.warn(sentence, InertObjectiveWarning, stacklevel=3)
-        options = sampler_mismatches(self.args)
-        if options and self._objective.correction is None:
-            warnings.warn(
-                f"{', '.join(options)}: completions are not drawn from softmax(logits / temperature), whose "
-                "log-probabilities enter the loss; sample without these options, or use vLLM and a rule in the slot "
-                "`correction`",
-                SamplerMismatchWarning,
-                stacklevel=3,
-            )
+        self._guards.at_construction(self.args, self._objective)
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
         sampler = super()._get_train_sampler(dataset)
@@ -220,6 +215,7 @@ class ObjectiveTrainer(GRPOTrainer):
         return scored
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._guards.before_rollout(self)
         batch = self._roll_out(inputs)
         output = batch.output
         columns = trl_rollout.columns(self, batch)
@@ -285,6 +281,7 @@ class ObjectiveTrainer(GRPOTrainer):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         self._diagnostics.after_backward(self)
+        self._guards.after_backward(self)
         return loss
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -292,6 +289,8 @@ class ObjectiveTrainer(GRPOTrainer):
         logp, entropy, aux_loss = self._score(model, inputs, aux_loss=self.aux_loss_enabled)
         rows, totals = self._rows(inputs, logp, entropy)
         now = self._objective.at(self._state)
+        if self._mode == "train":
+            self._guards.micro_batch(self, now, rows, logp, "old_per_token_logps" in inputs)
         # gradients are averaged over ranks, while totals count the rows of all
         loss: Tensor = now.loss(rows, totals) * self.accelerator.num_processes
         with torch.no_grad():
