@@ -80,6 +80,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # no window has the focus in a headless browser
 
     def _first_page(self):
         deadline = time.monotonic() + SECONDS

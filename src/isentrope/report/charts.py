@@ -302,6 +302,7 @@ EXTRAS: tuple[tuple[str, str, str, Axis, tuple[str, ...]], ...] = (
         Axis("share of completions", share=True, low=0.0),
         ("completions/clipped_ratio", "truncated"),
     ),
+    ("clip", "Clipped at either bound", "Where the sides are not told apart.", SHARE, ("clip",)),
     ("kl-old", "Distance from the rollout's policy", "KL divergence, k3 estimate.", Axis("nats"), ("kl_old",)),
     ("grad-norm", "Gradient norm", "Before clipping.", Axis("norm", low=0.0), ("grad_norm",)),
     (

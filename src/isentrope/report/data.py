@@ -214,7 +214,7 @@ def _one_evaluation(file: Path, step: float) -> list[Evaluation]:
     reports = record.read_json(file)
     try:
         return [_evaluation(report, step) for report in reports]
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, LookupError, ValueError, AttributeError) as error:
         raise IsentropeError(
             f"{file} is not an evaluation, a list of objects with task, problems and pass_at: {error!r}"
         ) from error

@@ -148,7 +148,7 @@ def _objective(run: RunData) -> Any:
         return table
     mine = _flat(table)
     apart = {name: _apart(mine, _flat(spec.to_dict(getattr(presets, name)))) for name in presets.names()}
-    nearest = min(apart, key=lambda name: len(apart[name]))
+    nearest = min(apart, key=lambda name: (len(apart[name]), name))
     if len(apart[nearest]) > MAX_APART:
         return ", ".join(str(value) for key, value in mine.items() if key.endswith(".rule")) or None
     return ", ".join([nearest, *apart[nearest]])

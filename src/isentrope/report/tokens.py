@@ -21,6 +21,7 @@ from isentrope.token_dump import read_tokens
 
 Columns = dict[str, np.ndarray]
 
+SCATTERED = ("logp", "weight", "advantage", "entropy")
 NUMBERS = ("logp", "old_logp", "rollout_logp", "entropy", "advantage", "weight")
 MAX_STEPS = 12  # dumped steps that can be chosen from
 MAX_ROW_TOKENS = 2000  # of one completion; a longer one is cut, and says so
@@ -50,18 +51,21 @@ def shown_steps(dumped: Sequence[int]) -> list[int]:
     return [dumped[round(i * (len(dumped) - 1) / (MAX_STEPS - 1))] for i in range(MAX_STEPS)]
 
 
+PLACES = ("row", "group", "task", "position", "token_id", "mask")
+
+
 def read(run: RunData, step: int) -> Columns:
     """The dump of one step as arrays, NaN where a number is missing, rows together and in order of position."""
-    assert run.tokens is not None, "the run has token dumps"
-    table = read_tokens(run.tokens, step)
-    columns = {
-        name: table[name].to_numpy(zero_copy_only=False).astype(float, copy=False)
-        if name in (*NUMBERS, "task")
-        else table[name].to_numpy(zero_copy_only=False)
-        for name in ("row", "group", "task", "position", "token_id", "mask", *NUMBERS)
-    }
+    columns = _columns(run, step, (*PLACES, *NUMBERS))
     order = np.lexsort((columns["position"], columns["row"], columns["group"]))
     return {name: column[order] for name, column in columns.items()}
+
+
+def _columns(run: RunData, step: int, names: Sequence[str]) -> Columns:
+    assert run.tokens is not None, "the run has token dumps"
+    table = read_tokens(run.tokens, step, list(names))
+    found = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
+    return {name: x.astype(float, copy=False) if name in (*NUMBERS, "task") else x for name, x in found.items()}
 
 
 # -- weight against probability ---------------------------------------------------------------------
@@ -103,12 +107,12 @@ def _points(run: RunData, budget: int) -> tuple[Columns, int]:
     parts: list[Columns] = []
     total = 0
     for step in steps:
-        tokens = read(run, step)
+        tokens = _columns(run, step, ("mask", *SCATTERED))
         known = tokens["mask"] & np.isfinite(tokens["logp"]) & np.isfinite(tokens["weight"])
         place = np.flatnonzero(known & (tokens["weight"] != 0))
         total += len(place)
         place = place[:: max(1, -(-len(place) * len(steps) // budget))]
-        parts.append({name: tokens[name][place] for name in ("logp", "weight", "advantage", "entropy")})
+        parts.append({name: tokens[name][place] for name in SCATTERED})
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return found | {"p": np.exp(found["logp"])}, total
 
@@ -124,8 +128,12 @@ def _by_quadrant(points: Columns, index: int) -> Iterator[Series]:
 def _quadrant(points: Columns) -> np.ndarray:
     """Index into QUADRANTS; the sign of the weight where the advantage is not known, high probability where L > 0."""
     sign = np.where(np.isfinite(points["advantage"]), points["advantage"], points["weight"])
-    entropy = np.where(np.isfinite(points["entropy"]), points["entropy"], -points["logp"].mean())
+    entropy = np.where(np.isfinite(points["entropy"]), points["entropy"], -_mean(points["logp"]))
     return 2 * (sign < 0) + (points["logp"] + entropy <= 0)
+
+
+def _mean(x: np.ndarray) -> float:
+    return float(x.mean()) if len(x) else 0.0
 
 
 # -- completions to read ----------------------------------------------------------------------------

@@ -99,7 +99,8 @@ class Chart {
     const xTicks = x.log ? powers(this.xDomain) : ticks(this.xDomain, Math.max(2, Math.floor((right - left) / 85)));
     for (const tick of this.spec.overSteps ? xTicks.filter(Number.isInteger) : xTicks) {
       const at = this.x(tick);
-      parts.push(svg("line", { class: tick === 0 && this.xDomain[0] < 0 ? "zero" : "notch", x1: at, x2: at, y1: tick === 0 ? top : bottom, y2: bottom + 4 }));
+      const isZero = tick === 0 && this.spec.kind === "scatter" && this.xDomain[0] < 0;
+      parts.push(svg("line", { class: isZero ? "zero" : "notch", x1: at, x2: at, y1: isZero ? top : bottom, y2: bottom + 4 }));
       parts.push(svg("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, onAxis(x, tick)));
     }
     parts.push(svg("line", { class: "base", x1: left, x2: right, y1: bottom, y2: bottom }));

@@ -184,7 +184,7 @@ class Reader {
     const axis = { share: false, log: false, low: null, high: null };
     const series = { name: mode.name, run: this.view.run, tone: null, x: known.map((t) => t.i + 1), y: known.map((t) => mode.value(t)) };
     const y = { ...axis, label: `${mode.name.toLowerCase()}, ${mode.unit}`, low: mode.signed ? null : 0 };
-    const spec = { id: "along", kind: "lines", title: `${mode.name} along the completion`, x: { ...axis, label: "token" }, y, overSteps: false, series: [series], marks: [], flat: true };
+    const spec = { id: "along", kind: "lines", title: `${mode.name} along the completion`, x: { ...axis, label: "token", low: 1 }, y, overSteps: false, series: [series], marks: [], flat: true };
     this.chart = new Chart(this.along, spec, spec.title);
   }
 
