@@ -8,8 +8,6 @@ import torch
 
 from isentrope import IsentropeWarning, presets
 from isentrope.control import (
-    Constant,
-    Cosine,
     EntropyGain,
     EntropyPI,
     EntropyServo,
@@ -17,10 +15,9 @@ from isentrope.control import (
     EntropySwitch,
     GroupEntropyThreshold,
     Hysteresis,
-    Linear,
-    Piecewise,
     is_controller,
 )
+from isentrope.schedule import Constant, Cosine, Linear, Piecewise
 
 
 def trace(controller, entropies, state=None):

@@ -21,11 +21,12 @@ from isentrope.advantage import (
     SoftOverlong,
 )
 from isentrope.aggregate import ConstantLength, PromptMean, SequenceMean, TokenMean
-from isentrope.control import Constant, GroupEntropyThreshold, Linear, Piecewise
+from isentrope.control import GroupEntropyThreshold
 from isentrope.correction import IcePop, SequenceMask, TruncatedImportance
 from isentrope.laws._trial import Outcome, outcome
 from isentrope.penalty import EntropyBonus, ReferenceKL
 from isentrope.ratio import SequenceRatio
+from isentrope.schedule import Constant, Linear, Piecewise
 from isentrope.select import HighEntropyTokens, NegativeGate, VaryingReward
 from isentrope.shaping import Decorrelate, GroupEntropyGate, RescaleBySurprisal
 from isentrope.surrogate import (

@@ -7,9 +7,10 @@ import torch
 
 from isentrope import ColumnError, IsentropeWarning, Objective, check, presets
 from isentrope.advantage import GroupRelative
-from isentrope.control import EntropyServo, EntropyStep, Hysteresis, Linear
+from isentrope.control import EntropyServo, EntropyStep, Hysteresis
 from isentrope.penalty import EntropyBonus, ReferenceKL
 from isentrope.rollout import Rollout
+from isentrope.schedule import Linear
 from isentrope.select import HighEntropyTokens, NegativeGate, VaryingReward
 from isentrope.shaping import Decorrelate, RescaleBySurprisal
 from isentrope.surrogate import EntropyRatioClip, PolicyGradient, PPOClip

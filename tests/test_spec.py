@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from isentrope import IsentropeError, presets, spec
-from isentrope.control import EntropyPI, Piecewise
+from isentrope.control import EntropyPI
+from isentrope.schedule import Piecewise
 from isentrope.shaping import GroupEntropyGate
 from isentrope.surrogate import GradientPreservingClip, PPOClip
 

@@ -6,6 +6,7 @@ may name any.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.errors import ColumnError
+from isentrope import masked
+from isentrope.errors import ColumnError, IsentropeWarning
 
 Batch = Mapping[str, Tensor]
+
+
+# A token where one of these is read and not finite leaves every statistic (and is reported in `excluded`).
+MUST_BE_FINITE = ("old_logp", "old_entropy", "ref_logp", "value")
 
 
 @dataclass(frozen=True)
@@ -213,3 +219,74 @@ def _check_finite(reward: Tensor | None) -> None:
         raise ColumnError(
             f"`reward` must be finite; found {shown} ({len(bad)} of {len(reward)}): mend the reward function"
         )
+
+
+def without(found: Reads, names: set[str] | frozenset[str]) -> Reads:
+    return Reads(found.required - names, found.optional - names)
+
+
+def spelled_out(found: Reads) -> Reads:
+    """The columns behind the measured entropy in place of its name."""
+    if "measured_entropy" not in found:
+        return found
+    return without(found, {"measured_entropy"}) | Reads(frozenset({"old_logp"}), frozenset({"old_entropy"}))
+
+
+def reads_from_outside(rule: Any) -> Reads:
+    """What a rule reads from outside: columns outside the glossary may come from its own `prepare`."""
+    found = reads(rule)
+    if not hasattr(rule, "prepare"):
+        return found
+    return Reads(found.required & GLOSSARY.keys(), found.optional & GLOSSARY.keys())
+
+
+class Measured(dict[str, Any]):
+    """The columns of a batch, and the measured entropy, computed when a rule reads it."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        super().__init__(columns)
+        self["measured_entropy"] = None
+
+    def __getitem__(self, name: str) -> Any:
+        return measured_entropy(self) if name == "measured_entropy" else super().__getitem__(name)
+
+
+def measured_entropy(rows: Mapping[str, Tensor]) -> float:
+    """Token mean of `old_entropy`, or of -old_logp where that is missing, in nats; NaN for a batch without tokens."""
+    x = rows["old_entropy"] if "old_entropy" in rows else -rows["old_logp"]
+    return float(masked.mean(x, rows["mask"])) if bool(rows["mask"].any()) else float("nan")
+
+
+def clean(batch: Batch, read: frozenset[str]) -> dict[str, Tensor]:
+    """Columns in float32 or wider, 0 behind the mask; tokens where a column that is read is not finite leave the
+    mask.
+    """
+    rows = {name: masked.upcast(x.detach()) for name, x in batch.items()}
+    given = rows["mask"]
+    wide = {n: masked.fill(x, given) for n, x in rows.items() if _is_token_float(n, x, given)}
+    mask = given
+    for name in MUST_BE_FINITE:
+        if name in rows and name in read and not torch.isfinite(wide[name].sum()):  # one pass over memory, not five
+            mask = mask & ~_not_finite(name, rows[name], given)
+    if mask is not given:
+        wide = {n: masked.fill(x, mask) for n, x in wide.items()}
+    return rows | wide | {"mask": mask, "excluded": given & ~mask}
+
+
+def _not_finite(name: str, x: Tensor, mask: Tensor) -> Tensor:
+    """The tokens at which a column is not finite, with a warning if there are any."""
+    bad = mask & ~masked.is_finite(x)
+    if bad.any():  # a sum of huge values may overflow without any
+        row, position = bad.nonzero()[0].tolist()
+        warnings.warn(
+            f"`{name}` is {float(x[row, position])} at {int(bad.sum())} token(s)"
+            f" (first: row {row}, position {position});"
+            " they are excluded from loss and statistics",
+            IsentropeWarning,
+            stacklevel=4,
+        )
+    return bad
+
+
+def _is_token_float(name: str, x: Tensor, mask: Tensor) -> bool:
+    return x.is_floating_point() and x.shape == mask.shape and name != "rollout_logp"

@@ -1,4 +1,4 @@
-"""Controllers and schedules: values that stand where a number goes, and move it once per rollout batch.
+"""Controllers: values that stand where a number goes, and move it once per rollout batch.
 
 A controller has `init() -> State`, `observe(state, *, <columns>) -> State` and `value(state) -> float`. Its state is
 a flat dict of floats that the caller keeps, logs and checkpoints. `observe` asks for columns by name as a rule does,
@@ -11,10 +11,9 @@ nothing. A non-finite observation leaves the state as it was and warns.
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from itertools import pairwise
 from typing import Any, Protocol, TypeGuard
 
 import torch
@@ -344,76 +343,30 @@ class GroupEntropyThreshold:
         return tuple(sorted((int(key.split("/")[1]), x) for key, x in state.items()))
 
 
-@dataclass(frozen=True)
-class _Schedule:
-    """Shared frame of the schedules: counts rollout batches, the first is number 0."""
-
-    def init(self) -> State:
-        return {"value": self.at(0), "batches": 0.0}
-
-    def observe(self, state: State) -> State:
-        return {"value": self.at(int(state["batches"])), "batches": state["batches"] + 1}
-
-    def value(self, state: State) -> float:
-        return state["value"]
-
-    def at(self, batch: int) -> float:
-        raise TypeError(f"{type(self).__name__} does not define at")
+def own_state(state: State, path: str) -> State:
+    return {key.removeprefix(f"{path}."): x for key, x in state.items() if key.startswith(f"{path}.")}
 
 
-@dataclass(frozen=True)
-class Constant(_Schedule):
-    """The same number for every rollout batch: a plain number with a trace in the log."""
-
-    number: float
-
-    def at(self, batch: int) -> float:
-        return float(self.number)
-
-
-@dataclass(frozen=True)
-class Linear(_Schedule):
-    """From start to end in equal steps over `batches` rollout batches, then constant.
-
-    >>> [Linear(0.0, 1.0, batches=2).at(i) for i in range(4)]
-    [0.0, 0.5, 1.0, 1.0]
-    """
-
-    start: float
-    end: float
-    batches: int
-
-    def __post_init__(self) -> None:
-        require(self, "batches", self.batches > 0, "a positive number of rollout batches")
-
-    def at(self, batch: int) -> float:
-        return self.start + (self.end - self.start) * min(1.0, batch / self.batches)
+def find_controllers(node: Any, path: str) -> Iterator[tuple[str, Controller]]:
+    if is_controller(node):
+        yield path, node
+    elif isinstance(node, tuple):
+        for i, item in enumerate(node):
+            yield from find_controllers(item, f"{path}.{i}")
+    elif is_dataclass(node) and not isinstance(node, type):
+        for f in fields(node):
+            yield from find_controllers(getattr(node, f.name), f"{path}.{f.name}" if path else f.name)
 
 
-@dataclass(frozen=True)
-class Cosine(Linear):
-    """From start to end along half a cosine over `batches` rollout batches, then constant."""
-
-    def at(self, batch: int) -> float:
-        progress = min(1.0, batch / self.batches)
-        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * progress)) / 2
-
-
-@dataclass(frozen=True)
-class Piecewise(_Schedule):
-    """Constant pieces: ((batch, number), ...), each number in force from its rollout batch on (CE-GPPO's staged
-    beta1: 0, then .5).
-
-    >>> [Piecewise(((0, 0.0), (2, 0.5))).at(i) for i in range(4)]
-    [0.0, 0.0, 0.5, 0.5]
-    """
-
-    pieces: tuple[tuple[int, float], ...]
-
-    def __post_init__(self) -> None:
-        starts = [start for start, _ in self.pieces]
-        allowed = bool(starts) and starts[0] == 0 and all(a < b for a, b in pairwise(starts))
-        require(self, "pieces", allowed, "pairs (batch, number) with rising batches, the first of them 0")
-
-    def at(self, batch: int) -> float:
-        return float(next(number for start, number in reversed(self.pieces) if batch >= start))
+def put_numbers(node: Any, state: State, path: str) -> Any:
+    """The same tree with every controller replaced by its value; what holds none is returned as it is."""
+    if is_controller(node):
+        return node.value(own_state(state, path))
+    if not any(True for _ in find_controllers(node, path)):
+        return node
+    if isinstance(node, tuple):
+        return tuple(put_numbers(item, state, f"{path}.{i}") for i, item in enumerate(node))
+    changed = {
+        f.name: put_numbers(getattr(node, f.name), state, f"{path}.{f.name}" if path else f.name) for f in fields(node)
+    }
+    return replace(node, **changed)

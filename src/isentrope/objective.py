@@ -10,7 +10,7 @@ one value or row of values a row), which only that rule sees.
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -19,17 +19,25 @@ from torch import Tensor
 
 from isentrope import masked
 from isentrope.aggregate import TokenMean, Totals
-from isentrope.columns import CURRENT_POLICY, GLOSSARY, Batch, Reads, invoke, name_of, pick, reads, validate
-from isentrope.control import Controller, State, is_controller, is_number
+from isentrope.columns import (
+    CURRENT_POLICY,
+    Batch,
+    Measured,
+    Reads,
+    clean,
+    invoke,
+    name_of,
+    pick,
+    reads,
+    reads_from_outside,
+    spelled_out,
+    validate,
+    without,
+)
+from isentrope.control import Controller, State, find_controllers, is_controller, own_state, put_numbers
 from isentrope.errors import IsentropeWarning
-from isentrope.ratio import SequenceRatio, TokenRatio
+from isentrope.ratio import TokenRatio, mismatched_bounds
 from isentrope.rollout import Rollout
-
-_TOKEN_BOUND = 0.05  # bounds on a ratio from here on are a token's
-_SEQUENCE_BOUND = 0.005  # up to here, a sequence's
-
-# A token where one of these is read and not finite leaves every statistic (and is reported in `excluded`).
-_MUST_BE_FINITE = ("old_logp", "old_entropy", "ref_logp", "value")
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Objective:
 
     @cached_property
     def _controllers(self) -> dict[str, Controller]:
-        return dict(_find_controllers(self, ""))
+        return dict(find_controllers(self, ""))
 
     @cached_property
     def _reads_entropy(self) -> bool:
@@ -109,12 +117,12 @@ class Objective:
         phases = {"prepare": Reads(frozenset({"mask"})), "loss": Reads(frozenset({"logp"}))}
         for path, rule in self.rules():
             phase = "loss" if _runs_in_loss(path, rule) else "prepare"
-            phases[phase] = phases[phase] | _without_own(rule)
-            phases["prepare"] = phases["prepare"] | _spelled_out(reads(rule, "prepare"))
+            phases[phase] = phases[phase] | reads_from_outside(rule)
+            phases["prepare"] = phases["prepare"] | spelled_out(reads(rule, "prepare"))
         for controller in self._controllers.values():
-            phases["prepare"] = phases["prepare"] | _spelled_out(reads(controller, "observe"))
+            phases["prepare"] = phases["prepare"] | spelled_out(reads(controller, "observe"))
         made = {"advantage", "selected", "counted", "excluded"}
-        before, during = _without(phases["prepare"], made), _without(phases["loss"], made)
+        before, during = without(phases["prepare"], made), without(phases["loss"], made)
         return Needs(
             before.required,
             during.required,
@@ -146,7 +154,7 @@ class Objective:
                 " every advantage is 0."
                 " Sample several completions a prompt."
             )
-        return found + _mismatched_bounds(self.ratio, self.surrogate)
+        return found + mismatched_bounds(self.ratio, self.surrogate)
 
     # -- controllers --------------------------------------------------------------------------------------------------
 
@@ -163,15 +171,15 @@ class Objective:
                 f"state has {stray[0]!r}, which belongs to no controller of this objective"
                 f" ({', '.join(known) or 'it has none'})"
             )
-        now: Objective = _put_numbers(self, state, "") if known else self
+        now: Objective = put_numbers(self, state, "") if known else self
         return now
 
     def observe(self, batch: Batch, state: State) -> State:
         """Let every controller observe a clean rollout batch once."""
         after = dict(state)
-        given = _Lazy(batch)
+        given = Measured(batch)
         for path, controller in self._controllers.items():
-            own = _own(state, path)
+            own = own_state(state, path)
             found = controller.observe(
                 own, **pick(given, reads(controller, "observe"), f"{path}: {name_of(controller)}", "prepare")
             )
@@ -194,7 +202,7 @@ class Objective:
         needs = self.columns()
         validate(batch, needs.prepare | (needs.loss - CURRENT_POLICY))
         self._warn_of_lone_rows(batch)
-        rows = _clean(batch, needs.prepare | needs.loss | needs.optional)
+        rows = clean(batch, needs.prepare | needs.loss | needs.optional)
         state = self.observe(rows, state)
         now = self.at(state)
         rows["advantage"] = _wide(now._run("advantage", now.advantage, rows, (), own=True), rows["mask"])
@@ -363,22 +371,6 @@ class _Cleaned(dict[str, Tensor]):
         self.by = by
 
 
-def _mismatched_bounds(ratio: Any, surrogate: Any) -> list[str]:
-    """A sequence's ratio moves by thousandths, a token's by tenths: the bounds of one are wrong for the other."""
-    while hasattr(surrogate, "surrogate"):
-        surrogate = surrogate.surrogate
-    sides: list[Any] = [getattr(surrogate, side, None) for side in ("low", "high")]
-    bounds = [x for x in sides if is_number(x)]
-    if not bounds or not hasattr(surrogate, "clipped"):
-        return []
-    shown = f"surrogate: the bounds {', '.join(f'{x:g}' for x in bounds)} of {name_of(surrogate)} are meant for"
-    if isinstance(ratio, SequenceRatio) and min(bounds) >= _TOKEN_BOUND:
-        return [f"{shown} tokens; the ratio of a sequence is a mean that rarely leaves them. GSPO takes 3e-4 and 4e-4."]
-    if isinstance(ratio, TokenRatio) and max(bounds) <= _SEQUENCE_BOUND:
-        return [f"{shown} sequences; nearly every token is beyond them. PPO takes .2 for both."]
-    return []
-
-
 def _runs_in_loss(path: str, rule: Any) -> bool:
     slot = path.split(".")[0]
     if slot == "shaping":
@@ -397,112 +389,12 @@ def _check_shaping_order(shaping: tuple[Any, ...]) -> None:
             )
 
 
-def _without(found: Reads, names: set[str] | frozenset[str]) -> Reads:
-    return Reads(found.required - names, found.optional - names)
-
-
-def _spelled_out(found: Reads) -> Reads:
-    """The columns behind the measured entropy in place of its name."""
-    if "measured_entropy" not in found:
-        return found
-    return _without(found, {"measured_entropy"}) | Reads(frozenset({"old_logp"}), frozenset({"old_entropy"}))
-
-
-def _without_own(rule: Any) -> Reads:
-    """What a rule reads from outside: columns outside the glossary may come from its own `prepare`."""
-    found = reads(rule)
-    if not hasattr(rule, "prepare"):
-        return found
-    return Reads(found.required & GLOSSARY.keys(), found.optional & GLOSSARY.keys())
-
-
-def _own(state: State, path: str) -> State:
-    return {key.removeprefix(f"{path}."): x for key, x in state.items() if key.startswith(f"{path}.")}
-
-
 def _own_columns(path: str, rule: Any, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the rule's `prepare` computes, under names that only the rule in this slot sees."""
     if not hasattr(rule, "prepare"):
         return {}
-    return {f"{path}/{name}": x for name, x in invoke(rule, _Lazy(rows), method="prepare").items()}
-
-
-class _Lazy(dict[str, Any]):
-    """The columns of a batch, and the measured entropy, computed when a rule reads it."""
-
-    def __init__(self, columns: Mapping[str, Tensor]) -> None:
-        super().__init__(columns)
-        self["measured_entropy"] = None
-
-    def __getitem__(self, name: str) -> Any:
-        return measured_entropy(self) if name == "measured_entropy" else super().__getitem__(name)
-
-
-def measured_entropy(rows: Mapping[str, Tensor]) -> float:
-    """Token mean of `old_entropy`, or of -old_logp where that is missing, in nats; NaN for a batch without tokens."""
-    x = rows["old_entropy"] if "old_entropy" in rows else -rows["old_logp"]
-    return float(masked.mean(x, rows["mask"])) if bool(rows["mask"].any()) else float("nan")
-
-
-def _clean(batch: Batch, read: frozenset[str]) -> dict[str, Tensor]:
-    """Columns in float32 or wider, 0 behind the mask; tokens where a column that is read is not finite leave the
-    mask.
-    """
-    rows = {name: masked.upcast(x.detach()) for name, x in batch.items()}
-    given = rows["mask"]
-    wide = {n: masked.fill(x, given) for n, x in rows.items() if _is_token_float(n, x, given)}
-    mask = given
-    for name in _MUST_BE_FINITE:
-        if name in rows and name in read and not torch.isfinite(wide[name].sum()):  # one pass over memory, not five
-            mask = mask & ~_not_finite(name, rows[name], given)
-    if mask is not given:
-        wide = {n: masked.fill(x, mask) for n, x in wide.items()}
-    return rows | wide | {"mask": mask, "excluded": given & ~mask}
-
-
-def _not_finite(name: str, x: Tensor, mask: Tensor) -> Tensor:
-    """The tokens at which a column is not finite, with a warning if there are any."""
-    bad = mask & ~masked.is_finite(x)
-    if bad.any():  # a sum of huge values may overflow without any
-        row, position = bad.nonzero()[0].tolist()
-        warnings.warn(
-            f"`{name}` is {float(x[row, position])} at {int(bad.sum())} token(s)"
-            f" (first: row {row}, position {position});"
-            " they are excluded from loss and statistics",
-            IsentropeWarning,
-            stacklevel=4,
-        )
-    return bad
-
-
-def _is_token_float(name: str, x: Tensor, mask: Tensor) -> bool:
-    return x.is_floating_point() and x.shape == mask.shape and name != "rollout_logp"
+    return {f"{path}/{name}": x for name, x in invoke(rule, Measured(rows), method="prepare").items()}
 
 
 def _wide(advantage: Tensor, mask: Tensor) -> Tensor:
     return masked.fill(advantage if advantage.ndim == 2 else advantage[:, None], mask)
-
-
-def _find_controllers(node: Any, path: str) -> Iterator[tuple[str, Controller]]:
-    if is_controller(node):
-        yield path, node
-    elif isinstance(node, tuple):
-        for i, item in enumerate(node):
-            yield from _find_controllers(item, f"{path}.{i}")
-    elif is_dataclass(node) and not isinstance(node, type):
-        for f in fields(node):
-            yield from _find_controllers(getattr(node, f.name), f"{path}.{f.name}" if path else f.name)
-
-
-def _put_numbers(node: Any, state: State, path: str) -> Any:
-    """The same tree with every controller replaced by its value; what holds none is returned as it is."""
-    if is_controller(node):
-        return node.value(_own(state, path))
-    if not any(True for _ in _find_controllers(node, path)):
-        return node
-    if isinstance(node, tuple):
-        return tuple(_put_numbers(item, state, f"{path}.{i}") for i, item in enumerate(node))
-    changed = {
-        f.name: _put_numbers(getattr(node, f.name), state, f"{path}.{f.name}" if path else f.name) for f in fields(node)
-    }
-    return replace(node, **changed)

@@ -3,12 +3,18 @@ unbounded.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from isentrope import masked
+from isentrope.columns import name_of
+from isentrope.control import is_number
 
 __all__ = ["SequenceRatio", "TokenRatio"]
+
+_TOKEN_BOUND = 0.05  # bounds on a ratio from here on are a token's
+_SEQUENCE_BOUND = 0.005  # up to here, a sequence's
 
 
 @dataclass(frozen=True)
@@ -36,3 +42,19 @@ class SequenceRatio:
     def __call__(self, *, logp: Tensor, old_logp: Tensor, mask: Tensor) -> Tensor:
         log_s = masked.row_mean((logp - old_logp).detach(), mask)
         return log_s[:, None] + (logp - logp.detach())
+
+
+def mismatched_bounds(ratio: Any, surrogate: Any) -> list[str]:
+    """A sequence's ratio moves by thousandths, a token's by tenths: the bounds of one are wrong for the other."""
+    while hasattr(surrogate, "surrogate"):
+        surrogate = surrogate.surrogate
+    sides: list[Any] = [getattr(surrogate, side, None) for side in ("low", "high")]
+    bounds = [x for x in sides if is_number(x)]
+    if not bounds or not hasattr(surrogate, "clipped"):
+        return []
+    shown = f"surrogate: the bounds {', '.join(f'{x:g}' for x in bounds)} of {name_of(surrogate)} are meant for"
+    if isinstance(ratio, SequenceRatio) and min(bounds) >= _TOKEN_BOUND:
+        return [f"{shown} tokens; the ratio of a sequence is a mean that rarely leaves them. GSPO takes 3e-4 and 4e-4."]
+    if isinstance(ratio, TokenRatio) and max(bounds) <= _SEQUENCE_BOUND:
+        return [f"{shown} sequences; nearly every token is beyond them. PPO takes .2 for both."]
+    return []

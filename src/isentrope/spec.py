@@ -31,6 +31,7 @@ from isentrope import (
     presets,
     ratio,
     rollout,
+    schedule,
     select,
     shaping,
     surrogate,
@@ -41,8 +42,8 @@ from isentrope.rollout import Rollout
 
 RULE_MODULES = (advantage, select, shaping, ratio, surrogate, penalty, correction, aggregate, rollout)
 CONTROLLERS = (
-    control.Constant,
-    control.Cosine,
+    schedule.Constant,
+    schedule.Cosine,
     control.EntropyGain,
     control.EntropyPI,
     control.EntropyServo,
@@ -50,8 +51,8 @@ CONTROLLERS = (
     control.EntropySwitch,
     control.GroupEntropyThreshold,
     control.Hysteresis,
-    control.Linear,
-    control.Piecewise,
+    schedule.Linear,
+    schedule.Piecewise,
 )
 ENTRY_POINT_GROUP = "isentrope.objectives"
 

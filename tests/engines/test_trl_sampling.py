@@ -14,10 +14,11 @@ from trl.generation import vllm_generation
 from trl.trainer.utils import add_fused_lm_head
 
 from isentrope import presets
-from isentrope.control import EntropyPI, EntropySwitch, Piecewise
+from isentrope.control import EntropyPI, EntropySwitch
 from isentrope.engines.trl import OptionError
 from isentrope.engines.trl_sampling import Head, Part, joined, parts
 from isentrope.rollout import Rollout
+from isentrope.schedule import Piecewise
 
 from .conftest import length_reward
 from .harness import MARKS
