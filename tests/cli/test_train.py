@@ -287,7 +287,7 @@ def test_resuming_a_finished_run_reports_it_again(finished, tmp_path):
 @pytest.mark.engine
 def test_an_objective_that_cannot_act_is_said_before_training(tmp_path):
     out = tmp_path / "run"
-    changes = ["--set", "trainer.minibatches=1", "--set", "evaluation.problems=0"]
+    changes = ["--set", "trainer.minibatches=1", "--set", "trainer.passes=1", "--set", "evaluation.problems=0"]
     result = _train(*TINY, *changes, "--steps", 1, "--out", out)
     assert result.exit_code == 0, result.output
     assert "warning    surrogate: GradientPreservingClip does nothing at 1 update per rollout batch" in result.output
