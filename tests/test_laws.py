@@ -17,21 +17,18 @@ from isentrope.advantage import (
 )
 from isentrope.aggregate import ConstantLength, PromptMean, SequenceMean, TokenMean
 from isentrope.control import (
-    Constant,
-    Cosine,
     EntropyPI,
     EntropyServo,
     EntropyStep,
     EntropySwitch,
     GroupEntropyThreshold,
     Hysteresis,
-    Linear,
-    Piecewise,
 )
 from isentrope.correction import IcePop, SequenceMask, TruncatedImportance
 from isentrope.laws import LAWS, DoesNotApply
 from isentrope.penalty import EntropyBonus, ReferenceKL
 from isentrope.rollout import Rollout
+from isentrope.schedule import Constant, Cosine, Linear, Piecewise
 from isentrope.select import HighEntropyTokens, NegativeGate, TemperedSuccesses, Untruncated, VaryingReward
 from isentrope.shaping import Decorrelate, GroupEntropyGate, RescaleBySurprisal
 from isentrope.surrogate import (
