@@ -14,7 +14,7 @@ from isentrope.report.data import Curve, Evaluation, RunData
 Runs = Sequence[RunData]
 
 # How a reader gets the curves that a run does not have.
-LIVE = "train with live diagnostics on: --set output.diagnostics_every=1"
+LIVE = "switch on live diagnostics, diagnostics_interval of the trainer"
 EVALUATE = "leave evaluation.problems above 0 in the recipe"
 SEVERAL_UPDATES = "it needs several updates per rollout batch: trainer.minibatches or trainer.passes above 1"
 
@@ -386,7 +386,7 @@ def slug(text: str) -> str:
     """Text as part of an id, different for different texts.
 
     >>> slug("surrogate.high"), slug("a b") == slug("a-b")
-    ('surrogate-high-4a8c', False)
+    ('surrogate-high-4de0', False)
     """
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
     return f"{plain}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:4]}"

@@ -135,9 +135,11 @@ def section(id_: str, title: str, about: str, *parts: str) -> str:
 
 
 def grid(charts: Sequence[Chart]) -> str:
-    """Charts side by side where the page is wide enough."""
-    leads = len(charts) % 2  # the first of an odd number has a line of its own, so that none stands beside a gap
-    return f'<div class="grid">{"".join(figure(chart, lead=i < leads) for i, chart in enumerate(charts))}</div>'
+    """Charts side by side where the page is wide enough; below them, on a line each, those that have no data."""
+    drawn, empty = [c for c in charts if c.series], [c for c in charts if not c.series]
+    leads = len(drawn) % 2  # the first of an odd number has a line of its own, so that none stands beside a gap
+    figures = [figure(chart, lead=i < leads) for i, chart in enumerate(drawn)]
+    return f'<div class="grid">{"".join([*figures, *(figure(chart, lead=True) for chart in empty)])}</div>'
 
 
 def figure(chart: Chart, lead: bool = False) -> str:
