@@ -41,6 +41,16 @@ class Run:
         return [line[key] for line in self.history if key in line]
 
 
+class NoEngine:
+    """Stands where TRL would start vLLM."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.arguments = kwargs
+
+    def sync_weights(self) -> None:
+        """Nothing to synchronise."""
+
+
 def train(make: Callable[..., Any], resume: str | None = None, **arguments: Any) -> Run:
     """Make a trainer, train it, and return what happened."""
     watcher = Watcher()

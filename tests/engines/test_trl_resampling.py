@@ -17,7 +17,7 @@ from isentrope.engines.trl_resampling import further_prompts, stale_groups
 from isentrope.rollout import Rollout
 
 from .conftest import length_reward
-from .harness import MARKS
+from .harness import MARKS, NoEngine
 
 pytestmark = [*MARKS, pytest.mark.filterwarnings("ignore::isentrope.engines.trl_options.InertObjectiveWarning")]
 
@@ -86,6 +86,8 @@ def test_the_rows_that_are_put_together_belong_together(run: Callable[..., Any])
     assert done.logged("kl_old") == pytest.approx([0.0] * 8, abs=1e-7)
     for columns in seen[:4]:
         assert torch.allclose(columns["logp"], columns["old_logp"], atol=1e-5)
+    slices = done.trainer._buffered_inputs
+    assert int(slices[0]["num_items_in_batch"]) == sum(int(c["mask"].sum()) for c in seen[:4])
     by_row = {int(r): ids for c in seen[:4] for r, ids in zip(c["row"], c["token_id"], strict=True)}
     masks = {int(r): m for c in seen[:4] for r, m in zip(c["row"], c["mask"], strict=True)}
     logs = done.trainer._logs
@@ -196,6 +198,34 @@ def test_users_rollouts_are_called_for_the_further_prompts(
     assert len(seen) > 1
     assert done.logged("dynamic_sampling/left") == [0.0]
     assert done.logged("kl_old") == pytest.approx([0.0] * 8, abs=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
+def test_the_samplers_correction_follows_its_rows(
+    mode: str, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At learning rate 0 the correction of a row that was put in is the ratio of its own two policies."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", NoEngine)
+
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        rows = [[5 + i % 4, 6, 1][i % 3 :] for i in range(len(prompts))]
+        ids = trainer.processing_class(prompts)["input_ids"]
+        return {"prompt_ids": ids, "completion_ids": rows, "logprobs": [[-2.0] * len(row) for row in rows]}
+
+    seen: list[dict[str, Tensor]] = []
+    options = FROZEN | {"use_vllm": True, "vllm_importance_sampling_mode": mode}
+    options |= {"vllm_importance_sampling_clip_max": 1e9}
+    sink = {"token_sink": lambda _, c: seen.append(c), "token_interval": 1}
+    done = run(dynamic(10), options, reward_funcs=Half(), rollout_func=rollout, **sink)
+    assert done.logged("dynamic_sampling/replaced")[0] > 0
+    for c in seen[:4]:
+        gap = torch.where(c["mask"], c["old_logp"] + 2.0, 0.0)
+        factor = (gap if mode == "token_truncate" else gap.sum(1, keepdim=True)).exp()
+        tokens = sum(int(c["mask"].sum()) for c in seen[:4]) / 4
+        expected = torch.where(c["mask"], factor * c["advantage"] / tokens, 0.0)
+        assert torch.allclose(c["rollout_logp"][c["mask"]], torch.tensor(-2.0))
+        assert torch.allclose(c["weight"], expected, rtol=1e-3, atol=1e-5)
 
 
 def test_tempered_groups_are_replaced_by_tempered_ones(run: Callable[..., Any]) -> None:
