@@ -37,6 +37,17 @@ def test_clip_shares_are_means_over_the_updates_of_a_rollout_batch():
     assert shares == [0.0, 0.2, pytest.approx(0.3)]
 
 
+def test_a_resumed_run_shows_where_it_started_and_what_stood_last():
+    clock = Clock()
+    tracker = Tracker(steps=4, first_step=2, num_tokens=2000, clock=clock)
+    tracker.recall([(1, _logs(reward=0.25, num_tokens=2000)), (2, {"entropy/current_exact": 0.4})])
+    clock.now += 10
+    progress = tracker.update(3, {"entropy/current_exact": 0.3})
+    assert (progress.entropy_start, progress.entropy, progress.reward) == (0.5, 0.3, 0.25)
+    assert progress.seconds_left == 10
+    assert math.isnan(progress.tokens_per_second), "this process has not counted any yet"
+
+
 def test_what_was_never_logged_is_nan():
     progress = Tracker(10).update(1, {})
     assert all(

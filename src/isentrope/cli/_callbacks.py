@@ -1,7 +1,7 @@
 """What watches the trainer: the record, the progress display, checkpoints, and signals."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -83,14 +83,15 @@ class StopCallback(TrainerCallback):
 
 
 class ProgressCallback(TrainerCallback):
-    """Shows the logs of every step; clip shares over the last `window` of them."""
+    """Shows the logs of every step; clip shares over the last `window` of them, `earlier` those on record."""
 
-    def __init__(self, display: Display, window: int) -> None:
-        self._display, self._window = display, window
+    def __init__(self, display: Display, window: int, earlier: Sequence[dict[str, Any]] = ()) -> None:
+        self._display, self._window, self._earlier = display, window, earlier
         self._tracker: Tracker | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._tracker = Tracker(state.max_steps, state.global_step, state.num_input_tokens_seen, self._window)
+        self._tracker.recall((line["step"], line) for line in self._earlier)
 
     def on_log(
         self,

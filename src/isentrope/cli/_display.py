@@ -7,7 +7,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -70,6 +70,11 @@ class Tracker:
         self._start = clock()
         self._last: dict[str, float] = {}
         self._entropy_start = math.nan
+
+    def recall(self, earlier: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        """Take in the logs of the steps before this process: where the run started and what stood last."""
+        for step, logs in earlier:
+            self.update(step, {key: value for key, value in logs.items() if key != NUM_TOKENS})
 
     def update(self, step: int, logs: Mapping[str, Any]) -> Progress:
         """The snapshot after the logs of `step`."""

@@ -233,6 +233,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
 
     recipe, trainer = session.recipe, session.recipe.trainer
     every = recipe.output.tokens_every
+    earlier = record.read_metrics(session.folder.metrics) if session.folder.metrics.is_file() else []
     tokens = TokenWriter(session.folder.tokens, rank=int(os.environ.get("RANK", "0"))) if every else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InertObjectiveWarning)  # said in _introduce
@@ -245,7 +246,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             callbacks=[
                 _callbacks.RecordCallback(session.folder.metrics, tokens),
                 _callbacks.StopCallback(recipe.output.checkpoint_every, interrupt),
-                _callbacks.ProgressCallback(display, trainer.updates_per_rollout),
+                _callbacks.ProgressCallback(display, trainer.updates_per_rollout, earlier),
             ],
             objective=session.objective,
             token_sink=tokens,
