@@ -44,7 +44,7 @@ class Plan:
 def join(parts: list[Statistics], name: str, like: Tensor) -> Tensor:
     """One statistic of all pieces; of no pieces: empty."""
     found = [getattr(part, name) for part in parts]
-    return torch.cat(found) if found else like.new_zeros(0)
+    return torch.cat(found) if found else like.new_zeros(0, *like.shape[1:])
 
 
 @dataclass(frozen=True)
