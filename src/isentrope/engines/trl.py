@@ -44,7 +44,7 @@ from trl.trainer.utils import RepeatSampler
 
 from isentrope import masked, spec
 from isentrope.aggregate import Totals
-from isentrope.engines import trl_batch, trl_metrics, trl_resampling, trl_rollout, trl_setup, trl_state
+from isentrope.engines import trl_batch, trl_fp16, trl_metrics, trl_resampling, trl_rollout, trl_setup, trl_state
 from isentrope.engines.trl_batch import CompletionError, RewardError
 from isentrope.engines.trl_diagnostics import LiveDiagnostics, Place
 from isentrope.engines.trl_guards import GuardError, Guards, NumericalClippingWarning
@@ -122,6 +122,7 @@ class ObjectiveTrainer(GRPOTrainer):
         args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
         check_options(args)
+        trl_fp16.check(args)
         trl_setup.check_sink(token_sink, token_interval)
         trl_setup.check_interval(diagnostics_interval)
         self._objective = trl_setup.with_sampler_correction(self.objective, args)
@@ -158,9 +159,14 @@ class ObjectiveTrainer(GRPOTrainer):
                 environment_factory=environment_factory,
             )
         self.add_callback(trl_state.ContinueWindow(self))
+        self._skipped_steps = trl_fp16.begin(self)
         self._warn()
 
     # -- before training
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        trl_fp16.set_up(self.accelerator)
 
     @property
     def updates_per_rollout(self) -> int:
@@ -359,7 +365,7 @@ class ObjectiveTrainer(GRPOTrainer):
         values = self._pools[self._mode].flush(self.accelerator)
         if values and self._mode == "train":
             values |= {f"controller/{name}": number for name, number in self._state.items()}
-            values |= self._sampling.logged() | self._diagnostics.pop()
+            values |= self._sampling.logged() | self._diagnostics.pop() | self._skipped_steps.logged()
         for name, number in values.items():
             self._metrics[self._mode][name] = [number]
         super().log(logs, start_time)

@@ -18,6 +18,7 @@ log-probabilities and entropies are those at the temperature at which the rollou
 | `rollout/tempered_reward`, `rollout/untempered_reward` | mean reward of the rows sampled at it and of the others |
 | `dynamic_sampling/*` | see `trl_resampling`; where the objective asks for rounds |
 | `diagnostics/*`, `clip/numerical_*` | see `trl_diagnostics`; on diagnostic steps |
+| `fp16/loss_scale`, `fp16/skipped_steps` | see `trl_fp16`; with `fp16=True` |
 """
 
 from collections.abc import Iterator, Mapping

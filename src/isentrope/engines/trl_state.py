@@ -22,7 +22,7 @@ from isentrope.objective import Objective
 from isentrope.record import read_json, replacing, write_json
 
 STATE_FILE = "isentrope_state.json"
-VERSION = 2
+VERSION = 3
 _LAYOUT = (
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
@@ -66,6 +66,7 @@ def _shared(trainer: Any) -> dict[str, Any]:
         "last_logged_step": trainer._globalstep_last_logged,
         "temperature": trainer._sampling.temperature,
         "diagnostics": trainer._diagnostics.shared(),
+        "skipped_steps": trainer._skipped_steps.count,
     }
 
 
@@ -81,6 +82,7 @@ def load(trainer: Any, folder: str) -> None:
     trainer._step, trainer._num_rollouts = shared["micro_step"], shared["num_rollouts"]
     trainer._metrics["train"].update(shared["metrics"])
     trainer._sampling.temperature = shared["temperature"]
+    trainer._skipped_steps.count = shared["skipped_steps"]
     trainer._diagnostics.load(shared["diagnostics"], own["diagnostics"])
     trainer._pools["train"].load(own["pool"], trainer.accelerator.device)
     trainer._buffered_inputs = _moved(own["rows"], trainer.accelerator.device)
