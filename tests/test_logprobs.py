@@ -306,6 +306,31 @@ def test_entropies_and_surprisals_are_never_negative(backend: str, spread: float
 
 
 @every_backend
+def test_rounding_does_not_make_the_entropy_of_a_certain_token_negative(backend: str) -> None:
+    # one token holds all but e^-gap of the mass and the target is the other: H is a difference of two equal numbers
+    gaps = torch.linspace(15, 39, 500)
+    hidden, weight = torch.stack([gaps, torch.zeros(500)], 1), torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    out = logprobs(hidden, weight, torch.zeros(500, dtype=torch.int64), backend=backend)
+    assert float(out.entropy.min()) >= 0
+    assert float(out.entropy.max()) < 2e-5
+
+
+@every_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_fill_up_a_tile_do_not_matter_whatever_the_bias(backend: str, dtype: torch.dtype) -> None:
+    # exp(89) is inf in float32: a row of zeros that a backend appends has such logits here
+    case = draw(17, 40, 8, dtype)
+    biased = Case(case.hidden, case.weight, case.target, torch.full((40,), 89.0))
+    weights = torch.randn(17)
+    expected, found = plain(case, weights, torch.zeros(17)), ours(biased, weights, backend=backend)
+    torch.testing.assert_close(found[0].double(), expected[0], rtol=1e-4, atol=1e-4)
+    assert max(distance(f, e) for f, e in zip(found[2:4], expected[2:], strict=True)) < GRADIENT_LOSS[dtype] + 1e-4
+    leaves = biased.leaves()
+    policy_gradient(*leaves[:2], case.target, lambda *_: weights, bias=leaves[2], backend=backend)[0].backward()
+    assert distance(leaves[1].grad, expected[3]) < GRADIENT_LOSS[dtype] + 1e-4
+
+
+@every_backend
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_are_not_rounded_to_bfloat16(backend: str, dtype: torch.dtype) -> None:
     # 256 + 1 is no bfloat16 number: a head that returns bfloat16 logits has entropy ln 2 here

@@ -75,11 +75,11 @@ class Eager:
         ed = d.clamp_(min=LOWEST).mul_(e)
         weighted = e if slope is None else e * slope
         return Sums(
-            rest=e.sum(1, dtype=torch.float64),
-            cross=ed.sum(1, dtype=torch.float64),
+            rest=e.sum(1).double(),
+            cross=ed.sum(1).double(),
             peak=peak,
-            square=(e * e).sum(1, dtype=torch.float64) if want.moments else None,
-            square_cross=(e * ed).sum(1, dtype=torch.float64) if want.moments else None,
+            square=(e * e).sum(1).double() if want.moments else None,
+            square_cross=(e * ed).sum(1).double() if want.moments else None,
             top=top,
             mean=self.weighted(weighted, head) if want.mean else None,
             store=weighted.to(factor_dtype(head.weight, head.wide)) if want.store else None,
@@ -121,7 +121,9 @@ class Eager:
 
     def add_product(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         """out += left^T right."""
-        if left.dtype == torch.bfloat16:
-            out.add_(product(left.t(), right, out.dtype))
+        if left.dtype == torch.bfloat16 and not out.is_cuda:
+            out.add_(left.t() @ right.to(torch.bfloat16))  # rounded once, as in `product`, but not copied
+        elif left.dtype == torch.bfloat16:
+            out.add_(exact_product(left.t(), right, out.dtype))
         else:
-            out.addmm_(left.to(out.dtype).t(), right.to(out.dtype))
+            out.addmm_(left.t(), right.to(out.dtype))
