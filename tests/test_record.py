@@ -109,6 +109,16 @@ def test_resuming_needs_a_run_and_a_complete_checkpoint(tmp_path):
     assert RunFolder.resume(tmp_path).last_checkpoint() == tmp_path / "checkpoints" / "checkpoint-5"
 
 
+def test_a_folder_has_one_writer_at_a_time(tmp_path):
+    with record.locked(tmp_path):
+        with pytest.raises(IsentropeError, match="another process is at work in"), record.locked(tmp_path):
+            pytest.fail("two writers")
+        assert list(tmp_path.iterdir()), "the one that was refused must not lift the lock"
+    assert not list(tmp_path.iterdir())
+    with record.locked(tmp_path):
+        pass
+
+
 def test_the_last_checkpoint_is_the_highest_complete_one(tmp_path):
     folder = RunFolder(tmp_path)
     for step in (9, 10, 11):

@@ -32,6 +32,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -221,6 +222,31 @@ class RunFolder:
             if (path / COMPLETE).is_file()
         ]
         return max(found)[1] if found else None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from writing to the run folder `path` while the block runs.
+
+    IsentropeError where one is at it. The lock goes with its process, however that ends. On Windows nothing is checked.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    lock = path / ".lock"
+    with writing(lock):
+        handle = open(lock, "a")  # noqa: SIM115
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise IsentropeError(f"another process is at work in {path}; stop it, or wait until it ends") from None
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def checkpoint_step(path: Path) -> int:

@@ -4,6 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,14 @@ def run(recipe: Recipe, path: Path, resume: bool, as_json: bool) -> dict[str, An
     recipe. An error after that raises RunFailed.
     """
     session = _session(recipe, path, resume, Console(stderr=as_json))
+    with record.locked(path) if session.is_main else nullcontext():
+        return _run(session, resume)
+
+
+def _run(session: Session, resume: bool) -> dict[str, Any]:
     checkpoint = session.folder.last_checkpoint() if resume else None
     _prepare_host(session)
-    model, tokenizer = _load_model(recipe, checkpoint)
+    model, tokenizer = _load_model(session.recipe, checkpoint)
     _open_folder(session, checkpoint)
     started = time.monotonic()
     with failing(session.folder.error):
