@@ -17,7 +17,10 @@ from isentrope.control import (
     Hysteresis,
     is_controller,
 )
+from isentrope.rollout import Rollout
 from isentrope.schedule import Constant, Cosine, Linear, Piecewise
+from isentrope.shaping import GroupEntropyGate
+from isentrope.surrogate import PPOClip
 
 
 def trace(controller, entropies, state=None):
@@ -280,3 +283,33 @@ def test_a_controller_is_whatever_has_the_three_methods():
     assert is_controller(Mine())
     assert all(map(is_controller, SERVOS))
     assert not any(map(is_controller, [0.2, "initial", None, presets.grpo, presets.grpo.surrogate, (Mine(),)]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PPOClip(low=EntropyServo(start=0.2, low=0.0, high=1.5)),
+        lambda: PPOClip(high=EntropyGain(start=0.1, low=0.01, high=0.2)),
+        lambda: PPOClip(low=Linear(0.2, -0.1, batches=3)),
+        lambda: PPOClip(low=Piecewise(((0, 0.2), (5, 1.2)))),
+        lambda: GroupEntropyGate(alpha_low=0.5, alpha_high=EntropyPI(start=0.2, low=0.1, high=0.6, kp=0.1)),
+        lambda: Rollout(temperature=EntropySwitch(below=1.2, above=-0.8, start=1.0)),
+    ],
+)
+def test_a_controller_that_could_leave_its_fields_range_is_refused_before_it_does(make):
+    with pytest.raises(ValueError, match="must be"):
+        make()
+
+
+def test_a_controller_that_does_not_say_where_it_stays_is_taken():
+    class Mine:
+        def init(self):
+            return {"value": 0.3}
+
+        def observe(self, state):
+            return state
+
+        def value(self, state):
+            return state["value"]
+
+    assert PPOClip(high=Mine()).high.value({"value": 0.3}) == 0.3

@@ -67,11 +67,18 @@ def is_number(x: object) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool) and not math.isnan(x)
 
 
+def span(x: Any) -> tuple[float, float] | None:
+    """The least and the greatest value of a number or a controller; None for a controller that does not say."""
+    return (x, x) if is_number(x) else getattr(x, "span", None)
+
+
 def require_number(holder: object, field: str, low: float = -math.inf, high: float = math.inf) -> None:
-    """The field holds a controller, or a number in [low, high]."""
+    """The field holds a number in [low, high], or a controller that stays there as far as it says (its `span`)."""
     x = getattr(holder, field)
-    inside = is_number(x) and low <= x <= high
-    require(holder, field, inside or is_controller(x), f"a controller or a number in [{low:g}, {high:g}]")
+    reach = span(x)
+    inside = reach is not None and low <= reach[0] and reach[1] <= high
+    allowed = inside or (reach is None and is_controller(x))
+    require(holder, field, allowed, f"a number, or a controller that stays, in [{low:g}, {high:g}]")
 
 
 def _clip(x: float, low: float, high: float) -> float:
@@ -90,6 +97,11 @@ class _Servo:
     def __post_init__(self) -> None:
         require(self, "high", self.low <= self.high, f"at least low = {self.low}")
         require(self, "target", is_number(self.target) or self.target == "initial", 'a number of nats or "initial"')
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The values it can take."""
+        return min(self.low, self.start), max(self.high, self.start)
 
     def init(self) -> State:
         state = {"value": float(self.start)}
@@ -134,6 +146,12 @@ class EntropyGain(_Servo):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "low", self.low > 0, "positive")
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Both signs."""
+        bound = max(self.high, abs(self.start))
+        return -bound, bound
 
     def _next(self, x: float, above: bool) -> float:
         return -self._towards_more(-x) if above else self._towards_more(x)
@@ -235,6 +253,11 @@ class EntropySwitch:
 
     def __post_init__(self) -> None:
         require(self, "target", is_number(self.target) or self.target == "initial", 'a number of nats or "initial"')
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The values it can take."""
+        return min(self.below, self.above, self.start), max(self.below, self.above, self.start)
 
     def init(self) -> State:
         return {"value": float(self.start)} | ({} if isinstance(self.target, str) else {"target": float(self.target)})

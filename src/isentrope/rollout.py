@@ -11,14 +11,12 @@ __all__ = ["Rollout"]
 class Rollout:
     """How the engine samples.
 
-    temperature: None leaves the engine's. A controller observes a rollout batch and sets the temperature of the next
-    one. share: of the prompts, those sampled at `temperature`; the others at the engine's. At 1 the tempered policy
-    is the
+    temperature: None leaves the engine's. A controller observes a rollout batch and sets the temperature of the next.
+    share: of the prompts, those sampled at `temperature`; the others at the engine's. At 1 the tempered policy is the
         policy: log-probabilities, entropies and ratios are taken at this temperature. Below 1 they are taken at the
         engine's, and the column `tempered` marks the rows that were sampled off the policy.
     rounds: dynamic sampling: groups without reward variance are replaced by groups of further prompts, sampled in at
-    most
-        so many further rounds (DAPO, arXiv:2503.14476, sec. 3.2; its scripts allow 10 in all). What still lacks
+        most so many further rounds (DAPO, arXiv:2503.14476, sec. 3.2; its scripts allow 10 in all). What still lacks
         variance then stays.
     """
 

@@ -8,10 +8,18 @@ from isentrope.control import State, require
 
 __all__ = ["Constant", "Cosine", "Linear", "Piecewise"]
 
+_FOREVER = 10**12  # rollout batches; every schedule has ended by then
+
 
 @dataclass(frozen=True)
 class _Schedule:
     """Shared frame of the schedules: counts rollout batches, the first is number 0."""
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The values it can take, where they lie between the first and the last."""
+        first, last = self.at(0), self.at(_FOREVER)
+        return min(first, last), max(first, last)
 
     def init(self) -> State:
         return {"value": self.at(0), "batches": 0.0}
@@ -82,3 +90,9 @@ class Piecewise(_Schedule):
 
     def at(self, batch: int) -> float:
         return float(next(number for start, number in reversed(self.pieces) if batch >= start))
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the greatest piece."""
+        numbers = [float(number) for _, number in self.pieces]
+        return min(numbers), max(numbers)

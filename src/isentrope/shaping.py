@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isentrope import masked
-from isentrope.control import ByTask, EntropyGain, GroupEntropyThreshold, Number, is_number, require, require_number
+from isentrope.control import ByTask, EntropyGain, GroupEntropyThreshold, Number, require, require_number, span
 
 __all__ = ["Decorrelate", "GroupEntropyGate", "RescaleBySurprisal"]
 
@@ -110,9 +110,12 @@ class GroupEntropyGate:
     def __post_init__(self) -> None:
         require_number(self, "alpha_low", 0, 1)
         require_number(self, "alpha_high", 0, 1)
-        low, high = self.alpha_low, self.alpha_high
-        ordered = not (is_number(low) and is_number(high)) or (0 < high < low < 1) or high == low == 1
-        require(self, "alpha_high", ordered, f"within 0 < alpha_high < alpha_low < 1 (alpha_low is {low!r}), or both 1")
+        low, high = span(self.alpha_low), span(self.alpha_high)
+        ordered = (
+            low is None or high is None or high == low == (1, 1) or (high[0] > 0 and high[1] < low[0] and low[1] < 1)
+        )
+        expected = f"within 0 < alpha_high < alpha_low < 1 (alpha_low is {self.alpha_low!r}), or both 1"
+        require(self, "alpha_high", ordered, expected)
 
     def __call__(
         self, advantage: Tensor, *, old_logp: Tensor, mask: Tensor, group: Tensor, task: Tensor | None = None

@@ -74,7 +74,10 @@ def test_a_narrow_terminal_cuts_nothing(tmp_path):
             'preset = "grpo"\nsurrogate.rule = "PPOClpi"',
             "surrogate: there is no rule 'PPOClpi'; did you mean 'PPOClip'?",
         ),
-        ('preset = "grpo"\nsurrogate.high = "wide"', "PPOClip.high must be a controller or a number in [0, inf]"),
+        (
+            'preset = "grpo"\nsurrogate.high = "wide"',
+            "PPOClip.high must be a number, or a controller that stays, in [0, inf]",
+        ),
         ("preset = grpo", "is not valid TOML"),
     ],
 )
