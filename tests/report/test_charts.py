@@ -64,6 +64,7 @@ def test_entropy_is_drawn_by_task_with_start_and_targets():
     overall, *tasks = charts.entropy([mine])
     assert [(mark.label, mark.y) for mark in overall.marks] == [("start", 0.9), ("target", 0.7)]
     assert [chart.title for chart in tasks] == ["Entropy: code", "Entropy: math"]
+    assert [[(mark.label, mark.y) for mark in chart.marks] for chart in tasks] == [[("start", 0.4)], [("start", 0.5)]]
 
 
 @pytest.mark.parametrize(

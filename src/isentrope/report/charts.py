@@ -148,9 +148,11 @@ def _by_task(runs: Runs, key: str, prefixes: Sequence[str], title: str, axis: Ax
     ]
     charts = []
     for task in sorted({name for curves in found for name in curves}):
-        series = [_line(run.name, found[i][task], i) for i, run in enumerate(runs) if task in found[i]]
-        about = f"Tokens of task {task} alone." if key == "entropy" else f"Completions of task {task} alone."
-        charts.append(Chart(f"{key}-{slug(task)}", f"{title}: {task}", about, axis, tuple(series)))
+        own = {i: curves[task] for i, curves in enumerate(found) if task in curves}
+        series = [_line(runs[i].name, curve, i) for i, curve in own.items()]
+        about = f"Of task {task} alone. Dotted: where a run started."
+        marks = tuple(Mark(curve.values[0], "start", i) for i, curve in own.items())
+        charts.append(Chart(f"{key}-{slug(task)}", f"{title}: {task}", about, axis, tuple(series), marks=marks))
     return charts
 
 
