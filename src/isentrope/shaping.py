@@ -113,7 +113,7 @@ class GroupEntropyGate:
         low, high = span(self.alpha_low), span(self.alpha_high)
         ordered = True
         if low is not None and high is not None:
-            ordered = (0 < high[0] and high[1] < low[0] and low[1] < 1) or high == low == (1, 1)
+            ordered = (high[0] > 0 and high[1] < low[0] and low[1] < 1) or high == low == (1, 1)
         expected = f"within 0 < alpha_high < alpha_low < 1 (alpha_low is {self.alpha_low!r}), or both 1"
         require(self, "alpha_high", ordered, expected)
 
