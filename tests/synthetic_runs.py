@@ -221,6 +221,12 @@ def entropy_rises_with_reward(rng):
 
 
 @case()
+def completions_stay_different(rng):
+    made = run(rng, flat(0.5), distinct=curve(rng, line(0.95, 0.7), 0.05))
+    return Run("dump", "verl", {name: made.series[name] for name in ("reward", "distinct", "length")})
+
+
+@case()
 def several_tasks_steady(rng):
     made = run(rng, decay(0.5, 0.35))
     more = {f"entropy/{t}": curve(rng, decay(h, 0.7 * h), 0.06) for t, h in (("maths", 0.4), ("words", 0.8))}
@@ -284,6 +290,12 @@ def adaptive_bonus_at_its_target(rng):
 @case()
 def sixteen_gentle_updates(rng):
     return with_facts(run(rng, decay(0.5, 0.36)), updates_per_rollout=16)
+
+
+@case()
+def sixteen_updates_in_a_narrow_band(rng):
+    made = run(rng, decay(0.5, 0.36), clip_low=shares(rng, 0.07), clip_high=shares(rng, 0.08))
+    return with_facts(made, updates_per_rollout=16)
 
 
 @case()
@@ -380,6 +392,12 @@ def collapse_with_its_tokens(rng):
         return columns | {"weight": torch.where(good, 4 * columns["weight"], columns["weight"])}
 
     return replace(run(rng, decay(0.5, 0.03), reward=STALLED), tokens=tokens(rng, change=likely_good))
+
+
+@case("collapse")
+def completions_become_copies(rng):
+    made = run(rng, flat(0.5), distinct=curve(rng, settle(0.95, 0.2, 4.0), 0.05))
+    return Run("dump", "verl", {name: made.series[name] for name in ("reward", "distinct", "length")})
 
 
 # -- explosion --------------------------------------------------------------------------------------

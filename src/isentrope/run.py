@@ -88,7 +88,7 @@ class Series:
     def of(cls, points: Mapping[float, float]) -> Series:
         """A curve of values by step, in the order of the steps."""
         steps = sorted(points)
-        return cls(tuple(steps), tuple(points[step] for step in steps))
+        return cls(tuple(map(float, steps)), tuple(float(points[step]) for step in steps))
 
     def finite(self) -> Series:
         """The points whose value is finite."""

@@ -36,7 +36,7 @@ DETECTORS: Mapping[str, Detector] = {
 }
 
 # A finding that says more than another takes its place: the bonus is the explosion's cause.
-INSTEAD_OF: Mapping[str, tuple[str, ...]] = {"entropy_bonus": ("explosion",), "oscillation": ("explosion",)}
+INSTEAD_OF: Mapping[str, tuple[str, ...]] = {"entropy_bonus": ("explosion",)}
 
 
 def diagnose(run: Run) -> list[Finding]:

@@ -23,6 +23,7 @@ FALLING = 0.12  # of the logarithm over the late part: less is drift
 FALLEN, SOON = 0.6, 0.6  # collapse is ahead: below this share of the start, floor within this share of the run
 SAGGED, SOMETIME = 0.8, 4.0  # the same for a run whose reward no longer rises: the entropy then buys nothing
 UNSEEN_SAGGED, UNSEEN_SOON = 0.7, 1.5  # the same where the reward cannot be told
+ALIKE = 0.4  # of the share of different completions at the start
 DOUBLED, RISEN = 2.0, 0.3  # explosion: times the start, and nats
 FAR = 4.0  # times the start: no reward that rises excuses this
 NEAR_UNIFORM = 0.7  # of log V
@@ -57,7 +58,7 @@ def collapse(run: Run) -> Finding | None:
     """
     series = entropy(run)
     if series is None:
-        return None
+        return _same_answers(run)
     begin, now = robust.start(series), robust.end(series)
     if begin <= NOTHING:
         return None
@@ -82,6 +83,27 @@ def collapse(run: Run) -> Finding | None:
         turn=turn,
         steps=(series.steps[0], series.steps[-1]),
         numbers={"start": begin, "end": now, "steps_to_floor": left, "log_slope": pace.slope},
+    )
+
+
+def _same_answers(run: Run) -> Finding | None:
+    """Where no entropy is known: groups whose completions become copies of each other."""
+    series = run.get("distinct")
+    if series is None or len(series) < robust.MIN_POINTS:
+        return None
+    begin, now = robust.start(series), robust.end(series)
+    if now > ALIKE * begin or not robust.trend(series).is_sure:
+        return None
+    return Finding(
+        name="collapse",
+        severity="warning",
+        confidence="low",
+        title=f"completions of a prompt become copies: {now:.0%} are different, {begin:.0%} were at the start",
+        evidence=(f"steps {series.steps[0]:g} to {series.steps[-1]:g}", *_reward_words(reward_course(run))),
+        rests_on="texts alone: no entropy in the files",
+        turn=knob(run.engine, "control"),
+        steps=(series.steps[0], series.steps[-1]),
+        numbers={"start": begin, "end": now},
     )
 
 

@@ -40,7 +40,7 @@ KNOBS: Mapping[str, Mapping[str, str]] = {
     },
     "servo": {
         ANY: "the gain of the controller: smaller steps",
-        "isentrope": "EntropyServo: rate nearer to 1; EntropyStep: smaller step; EntropyPI: smaller kp, ki; a dead_band",
+        "isentrope": "EntropyServo: rate nearer to 1; EntropyStep: smaller step; EntropyPI: smaller kp, ki; dead_band",
         "trl": "entropy_coef_delta smaller",
     },
     "updates": {

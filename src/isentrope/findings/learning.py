@@ -14,12 +14,14 @@ from isentrope.run import Run, Series
 STILL = 1e-6  # ratio and KL to the old policy that differ from on-policy by less have not moved
 MANY_UPDATES = 16  # a rollout batch; reports of late surges and of covariance rules that fail start here
 FAR_KL, FAR_CLIP = 0.05, 0.1  # nats from the rollout's policy; share of tokens clipped on both sides
+NEAR_KL = 0.01  # nats; below, a large clip fraction is that of a narrow band, as sequence ratios have
 VERY_FAR_KL = 0.1  # nats; says by itself that a batch is used up
 ONE_SIDED, TIMES = 0.03, 4.0  # share of tokens clipped on one side, and how many times the other
 SILENT = 0.3  # share of a quadrant's tokens without gradient
 SHORT = 0.5  # of the length at the start
 SAG = 0.7  # of the entropy at the start
 CUT, CUT_MORE, CUT_HALF = 0.25, 0.15, 0.5  # share of completions cut; how much it has grown; where nothing excuses it
+EARLY = 12  # steps; a run that has just begun may still learn to be brief
 EQUAL = 0.8  # share of groups whose rewards are all the same
 STARVED, FED = 0.25, 0.5  # of a task's own entropy at the start
 
@@ -113,7 +115,7 @@ def many_updates(run: Run) -> Finding | None:
     """So many updates on one rollout batch that the policy leaves it behind."""
     updates = run.facts.updates_per_rollout
     kl, clip = _level(run, "kl_old"), _clipped(run)
-    far = kl >= FAR_KL or clip >= FAR_CLIP
+    far = kl >= FAR_KL or (clip >= FAR_CLIP and (kl >= NEAR_KL or run.get("kl_old") is None))
     many = updates is not None and updates >= MANY_UPDATES
     if not (many or kl >= VERY_FAR_KL):
         return None
@@ -207,7 +209,8 @@ def truncation(run: Run) -> Finding | None:
         return None
     first, last = robust.start(cut), robust.end(cut, 0.2)
     gain = reward_course(run, 1.0)
-    if last < CUT or (last < CUT_HALF and (gain == 1 or robust.direction(cut, 1.0) == -1)):
+    excused = gain == 1 or robust.direction(cut, 1.0) == -1 or len(cut) < EARLY
+    if last < CUT or (last < CUT_HALF and excused):
         return None
     grown = last - first >= CUT_MORE
     return Finding(
@@ -229,7 +232,7 @@ def truncation(run: Run) -> Finding | None:
 def equal_rewards(run: Run) -> Finding | None:
     """Groups whose completions all get the same reward: there is nothing to learn from them."""
     share, spread, reward = run.get("zero_std"), run.get("reward_std"), run.get("reward")
-    level = None if share is None else robust.end(share, 0.2)
+    level = None if share is None or len(share) < 3 else robust.end(share, 0.2)
     no_spread = share is None and spread is not None and len(spread) >= 3 and robust.end(spread, 0.2) < 1e-6
     varies = (level is not None and level < EQUAL) or (spread is not None and not no_spread)
     constant = reward is not None and len(reward) >= 20 and len(set(reward.values)) == 1 and not varies

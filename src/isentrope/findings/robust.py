@@ -105,7 +105,7 @@ def direction(series: Series, share: float = 0.5, least: float = 0.03) -> int:
 def course(series: Series, share: float = 0.5, least: float = 0.05) -> int | None:
     """As `direction`, but 0 only where a curve surely stands: None where it is too noisy or too short to tell.
 
-    A curve stands where its rise over the last `share`, and 1.6 standard errors more, amount to less than `least` of
+    A curve stands where its rise over the last `share`, and 2 standard errors more, amount to less than `least` of
     its size.
     """
     if len(series) < MIN_POINTS:
@@ -115,7 +115,7 @@ def course(series: Series, share: float = 0.5, least: float = 0.05) -> int | Non
         return heads
     late = series.last(share)
     size = max(abs(x) for x in blocks(series).values)
-    doubt = 1.6 * noise(late.values) * math.sqrt(12 / len(late))  # of a straight line's rise through noisy points
+    doubt = 2.0 * noise(late.values) * math.sqrt(12 / len(late))  # of a straight line's rise through noisy points
     return 0 if trend(late).change + doubt < least * size else None
 
 
@@ -128,24 +128,25 @@ class Jump:
     after: float
 
 
-def jump(series: Series, width: int = 6, least: float = 0.25, noises: float = 8.0) -> Jump | None:
-    """The largest jump of a curve, None where there is none.
+def jump(series: Series, width: int = 6, least: float = 1.3, noises: float = 8.0) -> Jump | None:
+    """The largest jump of a positive curve, None where there is none; judged on its logarithm.
 
-    A jump is made between two neighbours, lies `noises` times beyond the noise and `least` of the larger level, and
-    both sides keep their level for `width` points, and for twice as many where there are so many.
+    A jump is made between two neighbours, is `least` times up or down and `noises` times beyond the noise, and both
+    sides keep their level for `width` points, and for twice as many where there are so many.
     """
-    x, best, size = series.values, None, 0.0
-    if len(x) < 2 * width:
+    if len(series) < 2 * width:
         return None
-    shaky = noise(x)
+    floor = max(0.01 * median(series.values), 1e-6)  # values near or below 0 are another detector's
+    x, best, size = [math.log(max(v, floor)) for v in series.values], None, 0.0
+    bound = max(noises * noise(x), math.log(least))
     for i in range(width, len(x) - width + 1):
         before, after = x[max(0, i - 2 * width) : i], x[i : i + 2 * width]
         low, high = median(before), median(after)
         change = abs(high - low)
-        if change <= max(noises * shaky, least * max(abs(low), abs(high)), size) or abs(x[i] - x[i - 1]) < change / 2:
+        if change <= max(bound, size) or abs(x[i] - x[i - 1]) < change / 2:
             continue
         if _keeps(before, low, change) and _keeps(after, high, change):
-            best, size = Jump(series.steps[i], low, high), change
+            best, size = Jump(series.steps[i], math.exp(low), math.exp(high)), change
     return best
 
 

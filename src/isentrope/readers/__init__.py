@@ -29,7 +29,7 @@ __all__ = ["read"]
 
 KNOWN = (
     "a run folder of isentrope, a trainer_state.json or TRL output folder, verl's file log or rollout folder,"
-    " prime-rl's token exports, dumps of slime, ms-swift's logging.jsonl, TensorBoard events, tables (CSV, JSON, JSONL, parquet)"
+    " prime-rl's token exports, dumps of slime, ms-swift's logging.jsonl, TensorBoard events, CSV, JSON, JSONL, parquet"
 )
 MAX_RUNS = 200  # in one folder of folders
 
