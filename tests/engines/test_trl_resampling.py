@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 from isentrope import presets
 from isentrope.advantage import SoftOverlong
 from isentrope.engines.trl import OptionError
-from isentrope.engines.trl_resampling import further_prompts, stale_groups
+from isentrope.engines.trl_resampling import _splice_output, further_prompts, stale_groups
 from isentrope.rollout import Rollout
 
 from .conftest import length_reward
@@ -81,7 +82,7 @@ def test_the_rows_that_are_put_together_belong_together(run: Callable[..., Any])
     reward = Half()
     sink = {"token_sink": lambda _, c: seen.append(c), "token_interval": 1}
     done = run(dynamic(10), FROZEN, reward_funcs=reward, **sink)
-    assert len({len(p) for call in reward.calls for p in call["prompts"]}) > 2, "prompts are padded differently"
+    assert len({len(p) for call in reward.calls for p in call["prompts"]}) > 2
     assert done.logged("ratio/mean") == pytest.approx([1.0] * 8, abs=1e-5)
     assert done.logged("kl_old") == pytest.approx([0.0] * 8, abs=1e-7)
     for columns in seen[:4]:
@@ -120,6 +121,7 @@ def test_trls_metrics_describe_what_was_sampled_first(run: Callable[..., Any]) -
     for key in ("reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "rewards/half/mean"):
         assert filled.logged(key) == plain.logged(key)
     assert plain.logged("frac_reward_zero_std")[0] > 0
+    assert filled.logged("num_tokens") == [filled.trainer.state.num_input_tokens_seen]
     assert filled.logged("num_tokens")[0] > plain.logged("num_tokens")[0]
     assert filled.logged("dynamic_sampling/reward")[0] != filled.logged("reward")[0]
     assert not plain.logged("dynamic_sampling/rounds")
@@ -244,6 +246,32 @@ def test_tempered_groups_are_replaced_by_tempered_ones(run: Callable[..., Any]) 
     completions = list(done.trainer._logs["completion"])
     greedy = [len(set(completions[i : i + 4])) == 1 for i in range(0, 32, 4)]
     assert greedy == [True] * 4 + [False] * 4
+
+
+def test_columns_of_other_widths_are_padded_as_trl_pads_them() -> None:
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(num_processes=1, process_index=0, gather=lambda x: x),
+        _tokenizer=SimpleNamespace(pad_token_id=99),
+    )
+
+    def rows(prompt: list[list[int]], completion: list[list[int]]) -> dict[str, Tensor]:
+        p, c = torch.tensor(prompt), torch.tensor(completion)
+        masks = {"prompt_mask": (p != 99).long(), "completion_mask": (c != 99).long(), "tool_mask": torch.ones_like(c)}
+        return {"prompt_ids": p, "completion_ids": c, "num_items_in_batch": torch.tensor(0)} | masks
+
+    short, long = rows([[99, 7], [6, 7]], [[1, 99], [1, 2]]), rows([[3, 4, 5]] * 2, [[8, 8, 8], [9, 9, 99]])
+    found = _splice_output(trainer, short, long, to=[1], source=[0])
+    assert found["prompt_ids"].tolist() == [[99, 99, 7], [3, 4, 5]]
+    assert found["prompt_mask"].tolist() == [[0, 0, 1], [1, 1, 1]]
+    assert found["completion_ids"].tolist() == [[1, 99, 99], [8, 8, 8]]
+    assert found["completion_mask"].tolist() == [[1, 0, 0], [1, 1, 1]]
+    assert found["tool_mask"].tolist() == [[1, 1, 1]] * 2
+    assert int(found["num_items_in_batch"]) == 4
+    found = _splice_output(trainer, long, short, to=[0], source=[1])
+    assert found["prompt_ids"].tolist() == [[99, 6, 7], [3, 4, 5]]
+    assert found["completion_ids"].tolist() == [[1, 2, 99], [9, 9, 99]]
+    with pytest.raises(RuntimeError, match=r"gave other columns: \['tool_mask'\]"):
+        _splice_output(trainer, long, {k: v for k, v in short.items() if k != "tool_mask"}, [0], [1])
 
 
 # the whole of DAPO

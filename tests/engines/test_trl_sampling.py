@@ -126,6 +126,16 @@ def test_the_sampler_is_at_the_temperature_too(run: Callable[..., Any]) -> None:
     assert [all(seen.equal_groups(i)) for i in range(3)] == [False, False, True]
 
 
+def test_a_model_with_a_temperature_of_its_own_samples_at_ours(run: Callable[..., Any], tiny: Any) -> None:
+    """transformers fills what a generation configuration leaves at its default from the model's."""
+    for option, slot, greedy in ((COLD, 1.0, False), (1.0, COLD, True)):
+        seen, model = Recorder(), tiny()
+        model.generation_config.temperature = COLD if slot == 1.0 else 1.0
+        options = FROZEN | {"temperature": option, "max_steps": 1}
+        run(at(slot), options, reward_funcs=seen, model=model)
+        assert all(seen.equal_groups(0)) == greedy
+
+
 def test_a_controller_moves_the_temperature(run: Callable[..., Any]) -> None:
     servo = EntropyPI(start=1.0, ki=0.2, low=0.3, high=3.0, target=4.0)
     done = run(at(servo), OFF_POLICY | {"max_steps": 16})
