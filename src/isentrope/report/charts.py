@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from isentrope.diagnostics import QUADRANTS, correlation
+from isentrope.report.also import EXTRAS, SHARE
 from isentrope.report.chart import Axis, Chart, Mark, Series
 from isentrope.report.data import Curve, Evaluation, RunData
 
@@ -19,7 +20,6 @@ EVALUATE = "leave evaluation.problems above 0 in the recipe"
 SEVERAL_UPDATES = "it needs several updates per rollout batch: trainer.minibatches or trainer.passes above 1"
 
 NATS = Axis("nats")
-SHARE = Axis("share of tokens", share=True, low=0.0)
 SOLVED = Axis("share of problems solved", share=True, low=0.0, high=1.0)
 
 
@@ -287,55 +287,6 @@ def _controller(runs: Runs, path: str) -> Chart:
     return Chart(
         f"controller-{slug(path)}", f"Controller: {path}", about, Axis("value"), tuple(series), missing=missing
     )
-
-
-EXTRAS: tuple[tuple[str, str, str, Axis, tuple[str, ...]], ...] = (
-    (
-        "length",
-        "Completion length",
-        "Mean over completions.",
-        Axis("tokens", low=0.0),
-        ("completions/mean_length", "length"),
-    ),
-    (
-        "truncated",
-        "Cut by the length limit",
-        "Completions that ended at the limit, not by themselves.",
-        Axis("share of completions", share=True, low=0.0),
-        ("completions/clipped_ratio", "truncated"),
-    ),
-    ("clip", "Clipped at either bound", "Where the sides are not told apart.", SHARE, ("clip",)),
-    ("kl-old", "Distance from the rollout's policy", "KL divergence, k3 estimate.", Axis("nats"), ("kl_old",)),
-    ("grad-norm", "Gradient norm", "Before clipping.", Axis("norm", low=0.0), ("grad_norm",)),
-    (
-        "changed",
-        "Tokens that the rules changed",
-        "Share of tokens whose weight differs from plain PPO's at .2/.2.",
-        SHARE,
-        ("diagnostics/changed",),
-    ),
-    (
-        "sample-size",
-        "Effective sample size",
-        "(sum r)\u00b2 / (N sum r\u00b2): 100% on-policy, less where few tokens carry the weight.",
-        Axis("share of tokens", share=True, high=1.0),
-        ("diagnostics/effective_sample_size",),
-    ),
-    (
-        "covariance",
-        "Covariance of advantage and log-probability",
-        "Above zero, a natural-gradient step lowers the entropy.",
-        Axis("nats times advantage"),
-        ("diagnostics/covariance",),
-    ),
-    (
-        "kl-rollout",
-        "Sampler against trainer",
-        "KL divergence, k3 estimate.",
-        Axis("nats"),
-        ("kl_rollout", "diagnostics/kl_rollout"),
-    ),
-)
 
 
 def extras(runs: Runs) -> list[Chart]:
