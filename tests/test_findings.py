@@ -52,6 +52,12 @@ def test_the_suite_is_large_half_healthy_and_covers_every_detector():
     assert set(expected) == set(DETECTORS)
 
 
+def test_every_detector_has_its_paragraph(root):
+    page = (root / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    assert [line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")] != []
+    assert {name for name in DETECTORS if f"\n### {name}\n" not in page} == set()
+
+
 # A fall that later settles cannot be told from one that goes on; all else must be clean at any time.
 HEALTHY = [name for name, case in CASES.items() if case.is_healthy and name != "falls_then_stabilises_low"]
 
@@ -250,8 +256,9 @@ def test_a_wave_has_its_period_and_noise_has_none():
 def test_a_course_stands_only_where_noise_leaves_no_doubt():
     rng = random.Random(5)
     assert robust.course(series(*(1 + rng.gauss(0, 0.01) for _ in range(100)))) == 0
-    doubtful = [robust.course(series(*(1 + rng.gauss(0, 0.3) for _ in range(16)))) for _ in range(100)]
+    doubtful = [robust.course(series(*(1 + rng.gauss(0, 0.3) for _ in range(30)))) for _ in range(100)]
     assert doubtful.count(0) <= 10  # a fall that was drawn by chance
+    assert robust.course(series(*[1.0] * 16)) is None
     assert robust.course(series(*(0.02 * i for i in range(50)))) == 1
     assert robust.course(series(1, 2, 3)) is None
 

@@ -19,6 +19,7 @@ from isentrope.run import Series
 MAX_BLOCKS = 60
 MAD_TO_STD = 1.4826  # of a normal distribution
 SURE = 2.6  # standard errors of Kendall's rank statistic: one false trend in about 100 curves of noise
+STANDING = 10  # points without a trend; fewer cannot show that there is none
 MIN_POINTS = 8  # below, nothing is said about trends
 
 
@@ -114,6 +115,8 @@ def course(series: Series, share: float = 0.5, least: float = 0.05) -> int | Non
     if heads:
         return heads
     late = series.last(share)
+    if len(late) < STANDING:
+        return None
     size = max(abs(x) for x in blocks(series).values)
     doubt = 2.0 * noise(late.values) * math.sqrt(12 / len(late))  # of a straight line's rise through noisy points
     return 0 if trend(late).change + doubt < least * size else None

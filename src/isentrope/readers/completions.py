@@ -16,7 +16,7 @@ from typing import Any
 from isentrope.readers import _parquet, _text
 from isentrope.run import Run, Series
 
-NOTE = "completion dumps hold texts and scores, no log-probabilities: length is in characters"
+NOTE = "completion dumps hold texts and scores, no log-probabilities; their lengths are in characters"
 TRL_FILE = re.compile(r"completions_(\d+)\.parquet$")
 VERL_FILE = re.compile(r"(\d+)\.jsonl$")
 NOT_REWARDS = {"step", "prompt", "completion", "advantage", "advantages", "image", "images"}
