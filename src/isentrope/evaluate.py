@@ -113,17 +113,41 @@ def sample(
     Every module's train/eval mode is restored, and the global random state is not touched.
     Raises IsentropeError for a prompt without tokens or one that does not fit into the model's context.
     """
-    _check_sampling(num_samples, max_new_tokens, temperature, batch_size)
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    return continue_ids(
+        model,
+        tokenizer,
+        encoded,
+        num_samples,
+        max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        batch_size=batch_size,
+    )
+
+
+def continue_ids(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    encoded: Sequence[Sequence[int]],
+    num_samples: int,
+    max_new_tokens: int,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> list[list[Completion]]:
+    """`sample` for prompts that are token ids already: each is read once, and its cache serves all its samples."""
+    _check_sampling(num_samples, max_new_tokens, temperature, batch_size)
     _check_context(model, encoded, max_new_tokens)
-    shape = (len(prompts), num_samples, max_new_tokens)
+    shape = (len(encoded), num_samples, max_new_tokens)
     uniforms = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
     copies = min(num_samples, batch_size)
     at_once = max(1, batch_size // copies)
-    found: list[list[Completion]] = [[] for _ in prompts]
+    found: list[list[Completion]] = [[] for _ in encoded]
     decoder = _Decoder(model, tokenizer, temperature)
     with _in_eval_mode(model), torch.inference_mode():
-        for start in range(0, len(prompts), at_once):
+        for start in range(0, len(encoded), at_once):
             for first in range(0, num_samples, copies):
                 numbers = uniforms[start : start + at_once, first : first + copies]
                 for offset, rows in enumerate(decoder(encoded[start : start + at_once], numbers)):

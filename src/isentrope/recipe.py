@@ -107,6 +107,8 @@ class Trainer(_Section):
     `steps` counts optimizer steps. `problems` are drawn for training, once; a longer run goes through them again.
     `micro_batch` is how many completions one forward pass takes, over all processes; 0 takes a whole minibatch.
     `temperature` is that of the rollouts. `max_grad_norm` 0 does not clip. `threads` 0 leaves torch's own number.
+    `sampler`: "shared_prefill" reads a prompt once for its group, "transformers" is TRL's way, "auto" the first where
+    `[trl]` allows it.
     """
 
     steps: Positive = 100
@@ -123,6 +125,7 @@ class Trainer(_Section):
     max_completion_length: Positive = 256
     temperature: PositiveFloat = 1.0
     threads: Natural = 0
+    sampler: Literal["auto", "shared_prefill", "transformers"] = "auto"
 
     @property
     def rows(self) -> int:

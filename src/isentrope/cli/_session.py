@@ -238,15 +238,17 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     from isentrope.engines.trl import InertObjectiveWarning, ObjectiveTrainer
 
     recipe, trainer = session.recipe, session.recipe.trainer
+    args = grpo_config(recipe, session.folder)
     every = recipe.output.tokens_every
     earlier = record.read_metrics(session.folder.metrics) if session.folder.metrics.is_file() else []
     tokens = TokenWriter(session.folder.tokens, rank=int(os.environ.get("RANK", "0"))) if every else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InertObjectiveWarning)  # said in _introduce
+        warnings.filterwarnings("ignore", "You are using 'rollout_func'")
         made = ObjectiveTrainer(
             model,
             reward_funcs=tasks.reward_function(session.mix),
-            args=grpo_config(recipe, session.folder),
+            args=args,
             train_dataset=Dataset.from_list(session.training),
             processing_class=tokenizer,
             callbacks=[
@@ -257,10 +259,19 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             objective=session.objective,
             token_sink=tokens,
             token_interval=every,
+            rollout_func=_sampler(trainer.sampler, args),
         )
     made.remove_callback(PrinterCallback)
     assert made.updates_per_rollout == trainer.updates_per_rollout
     return made
+
+
+def _sampler(choice: str, args: Any) -> Any:
+    """The rollout function that a recipe's `sampler` names; None leaves sampling to TRL."""
+    from isentrope.engines.trl_sampler import serves, shared_prefill
+
+    taken = choice == "shared_prefill" or (choice == "auto" and serves(args))
+    return shared_prefill if taken else None
 
 
 def grpo_config(recipe: Recipe, folder: RunFolder) -> Any:

@@ -202,8 +202,9 @@ class Sampling:
             return call(prompts, trainer)
         return {
             key: joined([(part, _a_row(answer[key], len(prompts[part.sent]))) for part, answer in found])
-            for key in found[0][1]
-        }
+            for key, value in found[0][1].items()
+            if value is not None
+        } | {key: None for key, value in found[0][1].items() if value is None}
 
 
 def _a_row(value: Any, num_rows: int) -> list[Any]:
