@@ -335,6 +335,13 @@ def logged_every_tenth_step(rng):
 
 
 @case()
+def live_diagnostics(rng):
+    lost = {"lost_gradient_high": shares(rng, 0.06), "lost_gradient_low": shares(rng, 0.04)}
+    none = {f"clip_numerical_{side}": curve(rng, flat(0.0)) for side in ("low", "high")}
+    return run(rng, decay(0.5, 0.36), **lost, **none)
+
+
+@case()
 def healthy_tokens(rng):
     return replace(run(rng, decay(1.9, 1.5)), tokens=tokens(rng))
 
@@ -549,6 +556,11 @@ def rare_good_tokens_get_no_gradient(rng):
     return replace(run(rng, decay(1.9, 1.4)), tokens=tokens(rng, change=silence))
 
 
+@case("starved_quadrant")
+def gradient_is_lost_beyond_the_upper_bound(rng):
+    return run(rng, decay(0.6, 0.4), lost_gradient_high=shares(rng, 0.45), lost_gradient_low=shares(rng, 0.02))
+
+
 @case("many_updates")
 def sixteen_updates_far_away(rng):
     made = run(rng, decay(0.5, 0.36), kl_old=shares(rng, 0.12), clip_low=shares(rng, 0.05), clip_high=shares(rng, 0.07))
@@ -653,6 +665,12 @@ def log_probabilities_in_bf16(rng):
 def clipping_at_learning_rate_zero(rng):
     rate = Series(tuple(map(float, range(1, 121))), (0.0,) * 20 + (1e-6,) * 100)
     return run(rng, flat(0.5), learning_rate=rate, clip_high=shares(rng, 0.046), clip_low=shares(rng, 0.03))
+
+
+@case("precision")
+def clipping_where_every_ratio_should_be_one(rng):
+    sides = {f"clip_numerical_{side}": shares(rng, level) for side, level in (("low", 0.01), ("high", 0.03))}
+    return run(rng, flat(0.5), **sides)
 
 
 @case("precision")

@@ -14,6 +14,8 @@ rollout batches in verl and slime).
 | `reward`, `reward_std`, `zero_std` | mean, spread; share of groups whose rewards are all equal |
 | `length`, `truncated` | tokens (or characters) a completion; share cut by the length limit |
 | `clip_low`, `clip_high`, `clip` | share of tokens beyond the lower, the upper, either bound |
+| `clip_numerical_low`, `clip_numerical_high` | the same where every ratio should be 1 |
+| `lost_gradient_low`, `lost_gradient_high` | share of the gradient lost beyond the bounds |
 | `ratio`, `kl_old`, `kl_ref` | mean ratio; KL to the rollout's policy and to the reference, nats |
 | `kl_rollout`, `mismatch`, `mismatch_p` | sampler against trainer: KL, mean abs. difference of logp (nats) and of p |
 | `grad_norm`, `learning_rate`, `loss`, `entropy_coef` | as named |

@@ -23,6 +23,7 @@ FALLING = 0.12  # of the logarithm over the late part: less is drift
 FALLEN, SOON = 0.6, 0.6  # collapse is ahead: below this share of the start, floor within this share of the run
 SAGGED, SOMETIME = 0.8, 4.0  # the same for a run whose reward no longer rises: the entropy then buys nothing
 UNSEEN_SAGGED, UNSEEN_SOON = 0.7, 1.5  # the same where the reward cannot be told
+NEARLY_GONE = 0.25  # of the start: a fall that needs no reward to be one
 ALIKE = 0.4  # of the share of different completions at the start
 DOUBLED, RISEN = 2.0, 0.3  # explosion: times the start, and nats
 FAR = 4.0  # times the start: no reward that rises excuses this
@@ -76,7 +77,7 @@ def collapse(run: Run) -> Finding | None:
     return Finding(
         name="collapse",
         severity=severity,
-        confidence="high" if kind == "gone" or reward in (0, -1) else "low" if reward is None else "medium",
+        confidence=_confidence(kind, now / begin, reward),
         title=_TITLES[kind].format(begin=begin, now=now, left=left),
         evidence=(*_fall(series, begin, now, pace, left), *_reward_words(reward), why),
         rests_on=rests,
@@ -84,6 +85,13 @@ def collapse(run: Run) -> Finding | None:
         steps=(series.steps[0], series.steps[-1]),
         numbers={"start": begin, "end": now, "steps_to_floor": left, "log_slope": pace.slope},
     )
+
+
+def _confidence(kind: str, left: float, reward: int | None) -> str:
+    """left: share of the start that is left."""
+    if kind == "gone" or reward in (0, -1):
+        return "high"
+    return "low" if reward is None and left > NEARLY_GONE else "medium"
 
 
 def _same_answers(run: Run) -> Finding | None:

@@ -66,7 +66,7 @@ def _needs_help(run: Run) -> bool:
 
 def starved_quadrant(run: Run) -> Finding | None:
     """Clipping that takes the gradient from one kind of token, while entropy goes where that kind would not let it."""
-    found = _silenced(run) or _one_sided(run)
+    found = _silenced(run) or _lost(run) or _one_sided(run)
     if found is None:
         return None
     quadrant, evidence, certain = found
@@ -92,6 +92,17 @@ def _silenced(run: Run) -> tuple[str, str, bool] | None:
         others = [v for q, v in level.items() if q != quadrant]
         if level[quadrant] >= SILENT and level[quadrant] >= 2 * median(others):
             return quadrant, f"{level[quadrant]:.0%} of the {quadrant} tokens get no gradient", True
+    return None
+
+
+def _lost(run: Run) -> tuple[str, str, bool] | None:
+    """The share of the gradient that the engine has measured as lost beyond one bound."""
+    sides = {"PA&LP": run.get("lost_gradient_high"), "NA&LP": run.get("lost_gradient_low")}
+    level = {quadrant: median(s.last(0.5).values) for quadrant, s in sides.items() if s is not None}
+    for quadrant, own in level.items():
+        others = [v for q, v in level.items() if q != quadrant]
+        if own >= SILENT and own >= TIMES * max(others, default=0.0):
+            return quadrant, f"{own:.0%} of the gradient is lost beyond its bound", True
     return None
 
 

@@ -18,6 +18,7 @@ LOGP_MISMATCH = 0.1  # nats, mean absolute difference; .01 to .02 in bf16
 P_MISMATCH = 0.01  # mean absolute difference of probabilities; verl's own advice is to look from here
 GROWN = 5.0  # times the mismatch at the start
 GROWN_LEAST = 0.2  # of the thresholds: growth from nothing to next to nothing is none
+NUMERICAL = 0.005  # share of tokens that number formats alone clip; 0 in float32
 STILL = 1e-7  # a ratio or KL that differs from on-policy by less has not moved
 
 
@@ -203,7 +204,7 @@ def _mismatch(run: Run, name: str, series: Series, first: float, level: float, b
 
 def precision(run: Run) -> Finding | None:
     """Log-probabilities rounded to bf16, or ratios that leave 1 though the weights have not changed."""
-    reasons = [*_on_grid(run), *_clipped_at_rest(run)]
+    reasons = [*_on_grid(run), *_clipped_numerically(run), *_clipped_at_rest(run)]
     if not reasons:
         return None
     return Finding(
@@ -225,6 +226,15 @@ def _on_grid(run: Run) -> list[str]:
     if share is None or median(share.values) < LIKE:
         return []
     return [f"{median(share.values):.0%} of the log-probabilities are bf16 numbers (by chance: 1 in 65,536)"]
+
+
+def _clipped_numerically(run: Run) -> list[str]:
+    """Clipping that the engine has measured where every ratio should be 1."""
+    sides = [run.get(f"clip_numerical_{side}") for side in ("low", "high")]
+    share = sum(median(s.values) for s in sides if s is not None)
+    if share < NUMERICAL:
+        return []
+    return [f"{share:.2%} of the tokens are clipped at the first update of a rollout, where every ratio should be 1"]
 
 
 def _clipped_at_rest(run: Run) -> list[str]:
