@@ -44,7 +44,16 @@ from trl.trainer.utils import RepeatSampler
 
 from isentrope import masked, spec
 from isentrope.aggregate import Totals
-from isentrope.engines import trl_batch, trl_fp16, trl_metrics, trl_resampling, trl_rollout, trl_setup, trl_state
+from isentrope.engines import (
+    trl_batch,
+    trl_fp16,
+    trl_head,
+    trl_metrics,
+    trl_resampling,
+    trl_rollout,
+    trl_setup,
+    trl_state,
+)
 from isentrope.engines.trl_batch import CompletionError, RewardError
 from isentrope.engines.trl_diagnostics import LiveDiagnostics, Place
 from isentrope.engines.trl_guards import GuardError, Guards, NumericalClippingWarning
@@ -84,6 +93,7 @@ class ObjectiveTrainer(GRPOTrainer):
     token_interval: in optimizer steps; 0 never calls it.
     diagnostics_interval: in optimizer steps; 0 measures nothing.
     without_guards: names of guards (`trl_guards`) to switch off.
+    head: what makes log-probabilities of hidden states: "auto" is ours on a CPU, TRL's elsewhere; "isentrope"; "trl".
 
     Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured; RewardError and
     CompletionError for what reward and rollout functions return; CheckpointError on resume; GuardError while it
@@ -118,11 +128,13 @@ class ObjectiveTrainer(GRPOTrainer):
         token_interval: int = 0,
         diagnostics_interval: int = 0,
         without_guards: Collection[str] = (),
+        head: str = "auto",
     ) -> None:
         args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
         check_options(args)
         trl_fp16.check(args)
+        trl_head.check_head(head)
         trl_setup.check_sink(token_sink, token_interval)
         trl_setup.check_interval(diagnostics_interval)
         self._objective = trl_setup.with_sampler_correction(self.objective, args)
@@ -141,7 +153,8 @@ class ObjectiveTrainer(GRPOTrainer):
         self._passes: list[tuple[Tensor, Tensor | None]] | None = None
         self._window: tuple[Tensor, int] | None = None  # loss since a log line, that line's step
         wants_reference = "ref_logp" in self._needs.prepare | self._needs.loss
-        with trl_setup.reference_model(args, wants_reference), self._sampling.taking_heads():
+        ours = trl_head.taking_head(head, entropy_gradient="entropy" in self._needs.gradient)
+        with trl_setup.reference_model(args, wants_reference), ours, self._sampling.taking_heads():
             super().__init__(
                 model=model,
                 reward_funcs=reward_funcs,
