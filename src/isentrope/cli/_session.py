@@ -259,6 +259,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             objective=session.objective,
             token_sink=tokens,
             token_interval=every,
+            diagnostics_interval=recipe.output.diagnostics_every,
             rollout_func=_sampler(trainer.sampler, args),
         )
     made.remove_callback(PrinterCallback)

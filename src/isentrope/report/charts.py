@@ -15,7 +15,7 @@ from isentrope.report.data import Curve, Evaluation, RunData
 Runs = Sequence[RunData]
 
 # How a reader gets the curves that a run does not have.
-LIVE = "switch on live diagnostics, diagnostics_interval of the trainer"
+LIVE = "switch on live diagnostics: output.diagnostics_every in the recipe, diagnostics_interval of the trainer"
 EVALUATE = "leave evaluation.problems above 0 in the recipe"
 SEVERAL_UPDATES = "it needs several updates per rollout batch: trainer.minibatches or trainer.passes above 1"
 
