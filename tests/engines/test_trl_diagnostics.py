@@ -197,13 +197,13 @@ def test_tokens_beyond_the_bounds_are_counted_by_side() -> None:
 
 
 def test_the_bounds_are_those_of_the_ratio_clip() -> None:
-    from isentrope.engines.trl_diagnostics import _bounds
+    from isentrope.engines.trl_diagnostics import ratio_bounds
 
-    assert _bounds(presets.dapo) == (0.2, 0.28)
-    assert _bounds(presets.gspo) == (0.2, 0.2), "its bounds are of the sequence ratio"
-    assert _bounds(replace(presets.dapo, surrogate=EntropyRatioClip(PPOClip(0.1, 0.3), 0.9, 1.1))) == (0.1, 0.3)
-    assert _bounds(replace(presets.dapo, surrogate=ClippedWeight(low=None, high=0.3))) == (math.inf, 0.3)
-    assert _bounds(presets.sapo) == (0.2, 0.2)
+    assert ratio_bounds(presets.dapo) == (0.2, 0.28)
+    assert ratio_bounds(presets.gspo) == (0.2, 0.2), "its bounds are of the sequence ratio"
+    assert ratio_bounds(replace(presets.dapo, surrogate=EntropyRatioClip(PPOClip(0.1, 0.3), 0.9, 1.1))) == (0.1, 0.3)
+    assert ratio_bounds(replace(presets.dapo, surrogate=ClippedWeight(low=None, high=0.3))) == (math.inf, 0.3)
+    assert ratio_bounds(presets.sapo) == (0.2, 0.2)
 
 
 def test_an_interval_below_zero_is_refused(run: Callable[..., Any]) -> None:

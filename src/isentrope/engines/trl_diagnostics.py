@@ -119,7 +119,7 @@ class LiveDiagnostics:
     def first_update(self, pool: Any, place: Place, now: Objective, rows: Mapping[str, Tensor]) -> None:
         """Put what number formats alone clip into the pool. rows: with an old_logp that is of a pass of its own."""
         if self.interval and place.update == 1:
-            found = diagnostics.numerical_clipping(rows, *_bounds(now))
+            found = diagnostics.numerical_clipping(rows, *ratio_bounds(now))
             pairs = zip(found.sums["clipped_numerically"], found.counts["clipped_numerically"], strict=True)
             for side, (number, count) in zip(("low", "high"), pairs, strict=True):
                 pool.mean(f"clip/numerical_{side}", number, count)
@@ -208,7 +208,7 @@ def _predicted(now: Objective, rows: Mapping[str, Tensor], totals: Totals) -> fl
     return float(theory.predicted_change(weights, clean["mask"], clean["logp"], clean["entropy"]).double().sum())
 
 
-def _bounds(now: Objective) -> tuple[float, float]:
+def ratio_bounds(now: Objective) -> tuple[float, float]:
     """The offsets from 1 at which an objective clips its ratio; .2 where it clips something else or nothing."""
     clip = getattr(now.surrogate, "surrogate", now.surrogate)  # the one that another wraps
     if not (isinstance(now.ratio, TokenRatio) and isinstance(clip, _CLIPS)):

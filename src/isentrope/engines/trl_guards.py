@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from isentrope import diagnostics, masked
-from isentrope.engines.trl_diagnostics import Place, _bounds
+from isentrope.engines.trl_diagnostics import Place, ratio_bounds
 from isentrope.engines.trl_options import SamplerMismatchWarning, sampler_mismatches
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
@@ -108,7 +108,7 @@ class Guards:
         self._logp = None
 
     def _measure(self, now: Objective, rows: Mapping[str, Tensor]) -> None:
-        found = diagnostics.numerical_clipping(rows, *_bounds(now))
+        found = diagnostics.numerical_clipping(rows, *ratio_bounds(now))
         key = "clipped_numerically"
         sums = torch.stack([*found.sums[key], *found.counts[key]]).detach()
         before = self._outside.get("sums")
