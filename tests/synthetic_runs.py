@@ -335,6 +335,42 @@ def logged_every_tenth_step(rng):
 
 
 @case()
+def drift_after_the_reward_has_stalled(rng):
+    return run(rng, decay(0.5, 0.36), reward=STALLED, n=300)
+
+
+@case()
+def modest_rise_at_a_flat_reward(rng):
+    return run(rng, line(0.15, 0.24), reward=flat(0.55))
+
+
+@case()
+def somewhat_shorter_and_surer(rng):
+    return run(rng, decay(0.6, 0.36), length=curve(rng, decay(400.0, 290.0), 0.04))
+
+
+@case()
+def one_task_stands_with_entropy_left(rng):
+    made = run(rng, decay(0.5, 0.36))
+    more = {"reward/maths": curve(rng, line(0.3, 0.6), 0.05), "reward/words": curve(rng, flat(0.35), 0.05)}
+    more |= {"entropy/maths": curve(rng, decay(0.5, 0.4), 0.05), "entropy/words": curve(rng, decay(0.5, 0.3), 0.05)}
+    return replace(made, series={**made.series, **more})
+
+
+@case()
+def mismatch_that_grows_a_little(rng):
+    return run(rng, decay(0.5, 0.36), kl_rollout=curve(rng, decay(0.0008, 0.0028), 0.1))
+
+
+@case()
+def controller_that_settles_slowly(rng):
+    swing = lambda t: math.exp(-3.0 * t) * math.sin(2 * math.pi * 9 * t)  # noqa: E731
+    made = run(rng, lambda t: 0.5 * (1 + 1.2 * swing(t)), n=200, noise=0.02)
+    value = curve(rng, lambda t: 0.3 * (1 + 0.9 * swing(t + 0.02)), 0.01, 200)
+    return replace(made, series={**made.series, "controller/surrogate.high.value": value})
+
+
+@case()
 def live_diagnostics(rng):
     lost = {"lost_gradient_high": shares(rng, 0.06), "lost_gradient_low": shares(rng, 0.04)}
     none = {f"clip_numerical_{side}": curve(rng, flat(0.0)) for side in ("low", "high")}
@@ -418,6 +454,11 @@ def explosion_with_falling_reward(rng):
 @case("explosion")
 def explosion_without_gain(rng):
     return run(rng, line(0.4, 1.8), reward=flat(0.45))
+
+
+@case("explosion")
+def one_update_breaks_the_policy(rng):
+    return run(rng, lambda t: 0.4 if t < 0.6 else 1.3, reward=lambda t: 0.3 + 0.3 * t if t < 0.6 else 0.12)
 
 
 @case("explosion")
