@@ -50,24 +50,54 @@ _ENTRIES = [
         "completion_mask and tool_mask (TRL), response_mask (verl)",
     ),
     Column(
-        "logp", "BT", "float", "log pi of the sampled token, current policy, with gradient", "the loss's forward pass"
+        "logp",
+        "BT",
+        "float",
+        "log pi of the sampled token, current policy, with gradient",
+        "the loss's forward pass: fused head (TRL), log_probs (verl)",
     ),
     Column(
         "old_logp",
         "BT",
         "float",
         "the same under the policy being improved",
-        "a trainer pass without gradient, at rollout",
+        "a pass without gradient at rollout: old_per_token_logps (TRL), old_log_probs (verl)",
     ),
-    Column("rollout_logp", "BT", "float", "the same as the sampler reported it; NaN where missing", "vLLM, SGLang"),
-    Column("ref_logp", "BT", "float", "the same under a frozen reference policy", "the reference model"),
-    Column("entropy", "BT", "float", "exact softmax entropy of the current policy, nats", "the loss's forward pass"),
     Column(
-        "old_entropy", "BT", "float", "exact softmax entropy of the old policy, nats", "the pass that gives old_logp"
+        "rollout_logp",
+        "BT",
+        "float",
+        "the same as the sampler reported it; NaN where missing",
+        "the sampler: sampling_per_token_logps (TRL with vLLM), rollout_log_probs (verl)",
     ),
-    Column("value", "BT", "float", "the critic's value", "a critic (verl's PPO)"),
     Column(
-        "length_limit_hit", "B", "bool", "the completion was cut by the length limit", "the sampler's finish reason"
+        "ref_logp",
+        "BT",
+        "float",
+        "the same under a frozen reference policy",
+        "the reference model: ref_per_token_logps (TRL), ref_log_prob (verl)",
+    ),
+    Column(
+        "entropy",
+        "BT",
+        "float",
+        "exact softmax entropy of the current policy, nats",
+        "the loss's forward pass: fused head (TRL), entropy (verl)",
+    ),
+    Column(
+        "old_entropy",
+        "BT",
+        "float",
+        "exact softmax entropy of the old policy, nats",
+        "the pass that gives old_logp: added by our TRL engine, entropys (verl)",
+    ),
+    Column("value", "BT", "float", "the critic's value", "a critic: none in TRL, values (verl)"),
+    Column(
+        "length_limit_hit",
+        "B",
+        "bool",
+        "the completion was cut by the length limit",
+        "the last token: it ends nothing (TRL), the response is full (verl)",
     ),
     Column(
         "length_limit",
