@@ -457,3 +457,8 @@ def test_rows_with_and_without_a_task_do_not_mix(run: Any) -> None:
     data = Dataset.from_dict({"prompt": ["1+1=", "2+2="] * 4, "task": ["sum", None] * 4})
     with pytest.raises(ValueError, match="column `task`: 4 of 8 rows have none"):
         run("grpo", train_dataset=data)
+
+
+def test_a_column_that_trl_has_no_source_of_is_refused_at_construction(run: Callable[..., Any]) -> None:
+    with pytest.raises(OptionError, match="needs `value`, which the TRL engine has no source of"):
+        run(objective=presets.ppo)

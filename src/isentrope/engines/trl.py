@@ -138,6 +138,7 @@ class ObjectiveTrainer(GRPOTrainer):
         trl_setup.check_sink(token_sink, token_interval)
         trl_setup.check_interval(diagnostics_interval)
         self._objective = trl_setup.with_sampler_correction(self.objective, args)
+        trl_setup.check_columns(self._objective)
         trl_setup.check_rollout(self._objective, args, train_dataset, bool(tools) or environment_factory is not None)
         self._needs = self._objective.columns()
         self._reads = self._needs.prepare | self._needs.loss | self._needs.optional

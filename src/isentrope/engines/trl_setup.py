@@ -16,6 +16,23 @@ from isentrope.engines.trl_sampling import Sampling
 from isentrope.objective import Objective
 from isentrope.rollout import Rollout
 
+# "rollout_logp" is there with vLLM or a rollout function, "task" with the dataset's column
+SUPPLIED = {
+    "entropy",
+    "group",
+    "importance_sampling_ratio",
+    "length_limit",
+    "length_limit_hit",
+    "logp",
+    "mask",
+    "old_entropy",
+    "old_logp",
+    "ref_logp",
+    "reward",
+    "rollout_logp",
+    "task",
+}
+
 
 class EpochSampler(RepeatSampler):
     """TRL's sampler with an order of prompts that depends on seed and epoch alone.
@@ -85,6 +102,18 @@ def checked_rollouts(rollout_func: Any, sampling: Sampling) -> Any:
         return output
 
     return checked
+
+
+def check_columns(objective: Objective) -> None:
+    """OptionError for a column that the objective needs and TRL has no source of, such as a critic's value."""
+    needs = objective.columns()
+    own = SUPPLIED | ({"tempered"} if objective.rollout.share < 1 else set())
+    missing = sorted((needs.prepare | needs.loss) - own)
+    if missing:
+        raise OptionError(
+            f"the objective needs {', '.join(f'`{name}`' for name in missing)}, which the TRL engine has no source of; "
+            f"it supplies {', '.join(sorted(own))}"
+        )
 
 
 def check_rollout(objective: Objective, args: GRPOConfig, dataset: Any, has_tools: bool) -> None:
