@@ -220,21 +220,21 @@ def test_the_first_groups_are_tempered_and_all_rows_scored_untempered(run: Calla
     assert entropy.mean() > 1.0, "nats: at the option's temperature, not at the tempered rows'"
 
 
-def test_only_rows_sampled_at_the_temperature_are_marked(run: Callable[..., Any]) -> None:
+def test_the_rows_sampled_at_the_temperature_are_marked(run: Callable[..., Any], prompts: Dataset) -> None:
     marks: list[Tensor] = []
 
     def watch(*, tempered: Tensor) -> Tensor:
         marks.append(tempered)
         return torch.ones_like(tempered)
 
-    for knobs, expected in (
-        ({"temperature": 0.5, "share": 0.5}, [True] * 4 + [False] * 4),
-        ({"temperature": 0.5}, [False] * 8),
-        ({}, [False] * 8),
-    ):
-        marks.clear()
-        run(replace(presets.grpo, select=(watch,), rollout=Rollout(**knobs)), {"max_steps": 1})
-        assert marks[0].tolist() == expected
+    objective = replace(presets.grpo, select=(watch,))
+    options = {"max_steps": 1, "eval_on_start": True, "eval_strategy": "steps", "per_device_eval_batch_size": 8}
+    share = replace(objective, rollout=Rollout(temperature=0.5, share=0.5))
+    run(share, options, eval_dataset=prompts.select(range(2)))
+    assert [mark.tolist() for mark in marks[:2]] == [[False] * 8, [True] * 4 + [False] * 4]
+    for knobs in ({"temperature": 0.5}, {}):
+        with pytest.raises(OptionError, match="needs `tempered`"):
+            run(replace(objective, rollout=Rollout(**knobs)), {"max_steps": 1})
 
 
 def test_arbitrary_entropy_flips_between_its_temperatures(run: Callable[..., Any], prompts: Dataset) -> None:

@@ -141,7 +141,6 @@ class ObjectiveTrainer(GRPOTrainer):
         trl_setup.check_columns(self._objective)
         trl_setup.check_rollout(self._objective, args, train_dataset, bool(tools) or environment_factory is not None)
         self._needs = self._objective.columns()
-        self._reads = self._needs.prepare | self._needs.loss | self._needs.optional
         self._state: dict[str, float] = self._objective.init()
         self._token_sink, self._token_interval = token_sink, token_interval
         self._pools = {"train": trl_metrics.MetricPool(), "eval": trl_metrics.MetricPool()}
@@ -185,17 +184,9 @@ class ObjectiveTrainer(GRPOTrainer):
     @property
     def updates_per_rollout(self) -> int:
         """Optimizer steps that use one rollout batch; 1 means that the ratio is always exactly 1."""
-        reuse, accumulation = (
-            self.args.steps_per_generation * self.num_iterations,
-            self.args.gradient_accumulation_steps,
-        )
-        return 1 if self._on_policy else max(2, math.ceil(reuse / accumulation))
-
-    @property
-    def _on_policy(self) -> bool:
-        """Whether no optimizer step falls between a rollout and the last use of it."""
         reuse = self.args.steps_per_generation * self.num_iterations
-        return bool(self.args.gradient_accumulation_steps % reuse == 0)
+        accumulation = self.args.gradient_accumulation_steps
+        return 1 if accumulation % reuse == 0 else max(2, math.ceil(reuse / accumulation))
 
     def _warn(self) -> None:
         for sentence in self._objective.inert(
@@ -358,12 +349,9 @@ class ObjectiveTrainer(GRPOTrainer):
         if self._token_sink is None or self._mode == "eval" or not self._token_interval or step % self._token_interval:
             return
         columns = {name: rows[name].detach() for name in _SINK_COLUMNS if name in rows}
-        columns |= {
-            "row": rows["row"],
-            "group": rows["row"] // self.num_generations,
-            "token_id": inputs["completion_ids"],
-        }
-        columns |= {"advantage": now.shaped(rows), "weight": now.weights(rows, totals).detach()}
+        columns |= {"row": rows["row"], "group": rows["row"] // self.num_generations}
+        columns |= {"token_id": inputs["completion_ids"], "advantage": now.shaped(rows)}
+        columns["weight"] = now.weights(rows, totals)
         self._token_sink(step, columns)
 
     def _diagnose(self, now: Objective, rows: dict[str, Tensor], totals: Totals, has_own_pass: bool) -> None:

@@ -66,7 +66,7 @@ def columns(trainer: Any, found: Sampled) -> dict[str, Tensor]:
     num_rows, device = len(batch["mask"]), batch["mask"].device
     batch["reward"] = found.reward
     batch["group"] = torch.arange(num_rows, device=device) // trainer._group_size  # a prompt's rows stay together
-    if trainer._sampling.partial or "tempered" in trainer._reads:
+    if trainer._sampling.partial:
         batch["tempered"] = found.tempered
     if trainer.max_completion_length is not None:
         batch["length_limit"] = torch.full((num_rows,), float(trainer.max_completion_length), device=device)
