@@ -1,5 +1,6 @@
 """The tutorial's commands are true: what it trains can be trained, diagnosed and drawn."""
 
+import doctest
 import importlib.util
 import re
 from pathlib import Path
@@ -25,6 +26,11 @@ def test_the_page_trains_two_runs_of_one_budget_that_differ_in_the_objective_alo
     one, other = _script().train_commands()
     different = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
     assert [one[one.index(a) - 1] for a, _ in different] == ["--objective", "--out"]
+
+
+def test_the_scripts_examples_are_true():
+    failed, tried = doctest.testmod(_script())
+    assert (failed, tried) == (0, 2)
 
 
 def test_every_picture_of_the_page_is_there_and_small():
