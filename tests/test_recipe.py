@@ -174,3 +174,20 @@ def test_every_option_said_to_have_another_place_exists_in_both():
         section, _, name = key.rpartition(".")
         model = recipe.Recipe.model_fields[section].annotation if section else recipe.Recipe
         assert name in model.model_fields
+
+
+@pytest.mark.parametrize(
+    ("objective", "assignment", "path", "value"),
+    [
+        ("gppo", "objective.surrogate.keep_low=0.3", "surrogate.keep_low", 0.3),
+        ("repo_r", "objective.shaping.0.zeta.high=1.0", "shaping.0.zeta.high", 1.0),
+    ],
+)
+def test_an_assignment_refines_the_objective_that_an_option_names(objective, assignment, path, value):
+    from isentrope import catalogue, spec
+
+    for source in ({"objective": objective}, {}):
+        given = [f"objective={objective}", assignment] if not source else [assignment]
+        found = spec.load(recipe.load("default", given, source).objective)
+        assert catalogue.at(found, path) == value
+        assert spec.load(str(found)) == found

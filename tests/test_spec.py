@@ -220,3 +220,10 @@ def test_an_offer_that_cannot_be_loaded_is_said(tmp_path, monkeypatch):
         spec.load("theirs")
     with pytest.raises(IsentropeError, match="wrong is function, not an Objective"):
         spec.load("wrong")
+
+
+def test_a_preset_refined_by_place_keeps_its_other_rules():
+    found = spec.load({"preset": "dapo_full", "select": {"1": {"count": "all"}}})
+    assert [rule.count for rule in found.select] == ["kept", "all"]
+    with pytest.raises(IsentropeError, match="does not name its rule"):
+        spec.load({"preset": "dapo_full", "select": {"2": {"count": "all"}}})

@@ -216,6 +216,8 @@ def load(
 ) -> Recipe:
     """The recipe in file `source` (or of that name in the package), changed by assignments, then by overrides.
 
+    Overriding the objective comes first: it names a whole one, which assignments then refine.
+
     `assignments` are dotted TOML keys with TOML values ("trainer.steps=5", 'model.name="embedded"'; a bare word is a
     string); `overrides` are dotted keys with Python values; both are checked like the file. A path `file.py:name`
     under `objective` is relative to the recipe's folder. IsentropeError names the recipe, the key and what to do.
@@ -223,10 +225,13 @@ def load(
     label, text, folder = _read(source)
     table = _parse_toml(text, f"recipe {label}")
     _anchor_objective(table, folder)
+    options = dict(overrides or {})
+    if "objective" in options:
+        table["objective"] = options.pop("objective")
     for assignment in assignments:
         key, value = parse_assignment(assignment)
         _assign(table, key, value, f"--set {assignment}")
-    for key, value in (overrides or {}).items():
+    for key, value in options.items():
         _assign(table, key, value, key)
     return from_table(table, f"recipe {label}")
 

@@ -208,10 +208,16 @@ def from_dict(table: Mapping[str, Any]) -> Objective:
 
 
 def _merge(base: Any, change: Any) -> Any:
-    """A table that names a rule replaces the base's; one that does not changes its fields."""
+    """A table that names a rule replaces the base's; one that does not changes its fields (a list's by number)."""
+    if isinstance(base, list) and isinstance(change, Mapping) and all(_is_place(key, base) for key in change):
+        return [_merge(held, change.get(str(i), {} if isinstance(held, dict) else held)) for i, held in enumerate(base)]
     if not isinstance(base, dict) or not isinstance(change, Mapping) or "rule" in change:
         return change
     return base | {key: _merge(base.get(key), held) for key, held in change.items()}
+
+
+def _is_place(key: str, base: list[Any]) -> bool:
+    return key.isdecimal() and int(key) < len(base)
 
 
 def _value(held: Any, place: str) -> Any:

@@ -129,7 +129,7 @@ def _print(report: "ProbeReport", plot: Path | None) -> None:
         "pull: entropy change per unit step and token that they add to PPO's clip",
         markup=False,
     )
-    out.print(report.advice, style="bold", markup=False)
+    out.print(report.advice, style="bold", markup=False, soft_wrap=True)
     if plot is not None:
         out.print(f"wrote {plot}", markup=False, soft_wrap=True)
 
