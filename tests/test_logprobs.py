@@ -20,9 +20,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are defined
-
 from isentrope import theory
 from isentrope._kernels import build, choose, native
 from isentrope.logprobs import HeadOutput, backend_in_use, logprobs, policy_gradient

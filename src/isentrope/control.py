@@ -81,6 +81,15 @@ def require_number(holder: object, field: str, low: float = -math.inf, high: flo
     require(holder, field, allowed, f"a number, or a controller that stays, in [{low:g}, {high:g}]")
 
 
+def _is_usable(controller: object, entropy: float) -> bool:
+    """Whether a measured entropy is finite; warns where it is not, and the controller keeps its state."""
+    if math.isfinite(entropy):
+        return True
+    name = type(controller).__name__
+    warnings.warn(f"{name}: measured entropy is {entropy}; state kept", IsentropeWarning, stacklevel=3)
+    return False
+
+
 def _clip(x: float, low: float, high: float) -> float:
     return min(max(x, low), high)
 
@@ -108,12 +117,7 @@ class _Servo:
         return state | ({} if isinstance(self.target, str) else {"target": float(self.target)})
 
     def observe(self, state: State, *, measured_entropy: float) -> State:
-        if not math.isfinite(measured_entropy):
-            warnings.warn(
-                f"{type(self).__name__}: measured entropy is {measured_entropy}; state kept",
-                IsentropeWarning,
-                stacklevel=2,
-            )
+        if not _is_usable(self, measured_entropy):
             return state
         state = {"target": measured_entropy} | state
         return state if measured_entropy == state["target"] else self._step(state, measured_entropy)
@@ -263,10 +267,7 @@ class EntropySwitch:
         return {"value": float(self.start)} | ({} if isinstance(self.target, str) else {"target": float(self.target)})
 
     def observe(self, state: State, *, measured_entropy: float) -> State:
-        if not math.isfinite(measured_entropy):
-            warnings.warn(
-                f"EntropySwitch: measured entropy is {measured_entropy}; state kept", IsentropeWarning, stacklevel=2
-            )
+        if not _is_usable(self, measured_entropy):
             return state
         state = {"target": measured_entropy} | state
         if measured_entropy == state["target"]:
@@ -301,10 +302,7 @@ class Hysteresis:
         return {"value": 0.0} | ({} if isinstance(self.reference, str) else {"reference": float(self.reference)})
 
     def observe(self, state: State, *, measured_entropy: float) -> State:
-        if not math.isfinite(measured_entropy):
-            warnings.warn(
-                f"Hysteresis: measured entropy is {measured_entropy}; state kept", IsentropeWarning, stacklevel=2
-            )
+        if not _is_usable(self, measured_entropy):
             return state
         state = {"reference": measured_entropy} | state
         if measured_entropy > self.high * state["reference"]:
