@@ -298,3 +298,10 @@ def test_tallies_survive_json_and_grow_with_new_bins() -> None:
     b = tally({"x": torch.tensor([3.0])}, torch.tensor([2]), 3)
     assert (a + b).means("x").tolist() == [1.0, 2.0, 3.0]
     same(Tally.of(a.state()), a)
+
+
+def test_effective_sample_size_by_hand() -> None:
+    """Ratios 1 and 3: (1 + 3)^2 / (2 (1 + 9)) = .8."""
+    old = torch.zeros(1, 2, dtype=torch.float64)
+    rows = {"mask": old == 0, "old_logp": old, "logp": torch.tensor([[1.0, 3.0]], dtype=torch.float64).log()}
+    assert diagnostics.effective_sample_size(diagnostics.ratios(rows)) == pytest.approx(0.8)

@@ -50,7 +50,7 @@ def test_completions_belong_to_their_prompts(tiny: Make, config: Make, prompts: 
         objective=presets.grpo,
         rollout_func=shared_prefill,
     )
-    asked = [prompts[i]["prompt"] for i in (0, 0, 9, 9, 9, 31)]  # groups of different sizes
+    asked = [prompts[i]["prompt"] for i in (0, 0, 9, 9, 9, 31, 17, 17)]  # groups of different and of equal sizes
     found = shared_prefill(asked, trainer)
     for prompt, ids, completion in zip(asked, found["prompt_ids"], found["completion_ids"], strict=True):
         assert ids == tokenizer(prompt)["input_ids"]
@@ -59,6 +59,7 @@ def test_completions_belong_to_their_prompts(tiny: Make, config: Make, prompts: 
             given, attention_mask=torch.ones_like(given), max_new_tokens=6, do_sample=False, temperature=None
         )[0, len(ids) :]
         assert completion == expected.tolist()
+    assert found["completion_ids"][0] != found["completion_ids"][-1]
 
 
 def test_old_and_current_policy_agree_on_what_was_sampled(run: Make) -> None:
