@@ -128,3 +128,17 @@ def test_a_head_in_float32_without_narrow_weights_changes_nothing(embedded: tupl
 def test_probe_without_tokens_says_so(embedded: tuple[Any, list[Sample]]) -> None:
     with pytest.raises(IsentropeError, match="hold no tokens"):
         precision.probe(embedded[0], [Sample((1, 2), ())])
+
+
+def test_a_sampler_is_compared_by_probability_and_by_bound() -> None:
+    old = torch.tensor([-0.1, -0.1, -3.0, -3.0, -3.0])
+    rollout = torch.tensor([-0.1, -0.1, -3.5, -2.5, math.nan])
+    found = precision.compare_sampler(old, rollout)
+    assert (found.num_tokens, found.missing) == (4, pytest.approx(0.2))
+    assert found.mismatch == pytest.approx(0.25)
+    assert found.bias == pytest.approx(0.0)
+    assert found.mismatch_by_tenth[0] == pytest.approx(0.5)
+    assert found.mismatch_by_tenth[9] == 0
+    assert (found.below, found.above) == (0.25, 0.25)
+    with pytest.raises(IsentropeError, match="no token has the sampler's"):
+        precision.compare_sampler(old, torch.full((5,), math.nan))

@@ -212,6 +212,47 @@ def entropy_pull(logp: Tensor, ratio: Tensor, low: float = 0.2, high: float = 0.
     return float(total.mean())
 
 
+@dataclass(frozen=True)
+class SamplerReport:
+    """A sampler's log-probabilities against the trainer's, on the same tokens and weights.
+
+    num_tokens: those with both. missing: share without the sampler's. mismatch, bias: mean |log rho| and mean log rho,
+    rho = trainer / sampler, nats; mismatch_by_tenth by tenth of the trainer's probability (NaN where no token is).
+    below, above: share of tokens with rho < 1 - low and rho > 1 + high.
+    """
+
+    num_tokens: int
+    missing: float
+    mismatch: float
+    bias: float
+    mismatch_by_tenth: tuple[float, ...]
+    below: float
+    above: float
+
+
+def compare_sampler(old_logp: Tensor, rollout_logp: Tensor, low: float = 0.2, high: float = 0.2) -> SamplerReport:
+    """Log-probabilities [N] of tokens as the trainer recomputed them against those the sampler reported (NaN: none).
+
+    Raises IsentropeError where no token has both.
+    """
+    known = torch.isfinite(rollout_logp) & torch.isfinite(old_logp)
+    if not known.any():
+        raise IsentropeError(
+            "no token has the sampler's log-probability: sample with vLLM, or a rollout function that returns it"
+        )
+    logp, gap = old_logp[known].double(), (old_logp - rollout_logp)[known].double()
+    rho = masked.ratio(gap)
+    return SamplerReport(
+        num_tokens=int(known.sum()),
+        missing=1 - float(known.double().mean()),
+        mismatch=float(gap.abs().mean()),
+        bias=float(gap.mean()),
+        mismatch_by_tenth=tuple(tally({"gap": gap.abs()}, probability_bin(logp), NUM_TENTHS).means("gap").tolist()),
+        below=float((rho < 1 - low).double().mean()),
+        above=float((rho > 1 + high).double().mean()),
+    )
+
+
 def advice(reports: Sequence[FormatReport]) -> str:
     """One sentence: which of the formats computes ratios that a clip can be trusted with."""
     outside = {r.name: r.clipped_low + r.clipped_high for r in reports if not r.num_not_finite}

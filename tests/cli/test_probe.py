@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import torch
 from typer.testing import CliRunner
 
 from isentrope.cli import app
+from isentrope.token_dump import TokenWriter
 
 FAST = ["--count", "4", "--tokens", "8", "--format", "float32", "--format", "bfloat16"]
 
@@ -47,3 +49,31 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         assert found.exit_code == 2
         assert reason in found.stderr
         assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_a_runs_sampler_is_set_against_its_trainer(tmp_path: Path) -> None:
+    old = -torch.rand(3, 4) - 0.1
+    columns = {
+        "row": torch.arange(3),
+        "group": torch.arange(3),
+        "token_id": torch.ones(3, 4, dtype=torch.long),
+        "mask": torch.ones(3, 4, dtype=torch.bool),
+    }
+    columns |= dict.fromkeys(("logp", "old_logp", "entropy", "advantage", "weight"), old)
+    writer = TokenWriter(tmp_path / "tokens")
+    writer(1, columns | {"rollout_logp": old - 0.5})
+    writer.close()
+    found = CliRunner().invoke(app, ["probe", "embedded", *FAST, "--sampler", str(tmp_path), "--json"])
+    assert found.exit_code == 0, found.output
+    sampler = json.loads(found.stdout)["sampler"]
+    assert sampler["num_tokens"] == 12
+    assert abs(sampler["bias"] - 0.5) < 1e-5
+    assert sampler["above"] == 1.0
+    shown = CliRunner().invoke(app, ["probe", "embedded", *FAST, "--sampler", str(tmp_path)])
+    assert "sampler against trainer, 12 tokens" in shown.stdout
+
+
+def test_a_run_without_a_dump_has_no_sampler_to_compare(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["probe", "embedded", *FAST, "--sampler", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "holds no token dump" in found.stderr

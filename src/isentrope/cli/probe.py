@@ -1,5 +1,6 @@
 """`isentrope probe`: what number formats do to the ratios of a model."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 from isentrope.cli._output import console, print_json, table
 
 if TYPE_CHECKING:
-    from isentrope.precision import ProbeReport, Sample
+    from isentrope.precision import ProbeReport, Sample, SamplerReport
 
 
 def probe(
@@ -22,6 +23,9 @@ def probe(
     seed: Annotated[int, typer.Option(help="Seed of prompts and completions.")] = 0,
     formats: Annotated[list[str] | None, typer.Option("--format", help="Only this format; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write the comparison as an image.")] = None,
+    sampler: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Run folder with a token dump: its sampler against its trainer.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
 ) -> None:
@@ -54,12 +58,50 @@ def probe(
             batch_size=batch,
             progress=lambda name: bar.update(line, description=f"scoring in {name}"),
         )
+    against = None if sampler is None else _against_sampler(sampler)
     if plot is not None:
         write_plot(report, plot)
     if as_json:
-        print_json({"model": model, "seed": seed, "temperature": temperature, "batch": batch} | report.to_dict())
-    else:
-        _print(report, plot)
+        asked = {"model": model, "seed": seed, "temperature": temperature, "batch": batch}
+        print_json(asked | report.to_dict() | ({} if against is None else {"sampler": asdict(against)}))
+        return
+    _print(report, plot)
+    if against is not None:
+        _print_sampler(against)
+
+
+def _against_sampler(run: Path) -> "SamplerReport":
+    """The sampler of a run against its trainer, on the tokens of its dumps."""
+    import torch
+
+    from isentrope.errors import IsentropeError
+    from isentrope.precision import compare_sampler
+    from isentrope.token_dump import read_tokens, token_steps
+
+    folder = run / "tokens" if (run / "tokens").is_dir() else run
+    steps = token_steps(folder)
+    if not steps:
+        raise IsentropeError(f"{run} holds no token dump: train with --tokens N")
+    pairs = []
+    for step in steps:
+        table = read_tokens(folder, step, ["old_logp", "rollout_logp", "mask"])
+        used = torch.tensor(table.column("mask").to_numpy())
+        pairs.append([torch.tensor(table.column(name).to_numpy())[used] for name in ("old_logp", "rollout_logp")])
+    old, rollout = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
+    return compare_sampler(old, rollout)
+
+
+def _print_sampler(found: "SamplerReport") -> None:
+    out = console()
+    tenths = [(f".{k}-", f"{x:.1g}") for k, x in enumerate(found.mismatch_by_tenth) if x == x]
+    out.print(f"sampler against trainer, {found.num_tokens} tokens ({found.missing:.1%} without the sampler's number):")
+    out.print(
+        f"mean |log rho| {found.mismatch:.2g}, mean log rho {found.bias:+.1e} nats; rho < .8: {found.below:.2%},"
+        f" rho > 1.2: {found.above:.2%}",
+        markup=False,
+        soft_wrap=True,
+    )
+    out.print(table(("probability", *(mark for mark, _ in tenths)), [("|log rho|", *(x for _, x in tenths))]))
 
 
 def _chosen(names: list[str] | None) -> Any:
