@@ -21,7 +21,7 @@ from trl import GRPOConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from two_processes import reward, rollout
+from two_processes import leave, reward, rollout
 
 from isentrope.engines.trl import GuardError, ObjectiveTrainer
 
@@ -109,7 +109,7 @@ def main(model: str, out: str, *without: str) -> None:
         "error": error,
     }
     torch.save(found, Path(out) / f"result{trainer.accelerator.process_index}.pt")
-    dist.barrier()
+    leave(dist.get_world_size())
 
 
 if __name__ == "__main__":

@@ -54,6 +54,15 @@ def often_constant(prompts: list[str], completion_ids: list[list[int]], **kwargs
     return [score if v else 0.0 for v, score in zip(varies, reward(completion_ids), strict=True)]
 
 
+def leave(world: int) -> None:
+    """End with the other ranks: a rank that is gone makes gloo's threads abort one that is still on its way out."""
+    if world > 1:
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # past the destructors of threads that nobody joins
+
+
 def main(model: str, out: str, objective: str, checkpoint: str | None = None) -> None:
     """Train 6 updates, 2 per rollout batch of 16 rows, in micro-batches that cover it on any number of processes."""
     warnings.simplefilter("ignore")
@@ -102,6 +111,7 @@ def main(model: str, out: str, objective: str, checkpoint: str | None = None) ->
     found = {"world": world, "gradients": run.gradients, "parameters": run.parameters, "state": run.trainer._state}
     found |= {"history": run.history, "norms": run.trainer._diagnostics._norms}
     torch.save(found, Path(out) / f"result{rank}.pt")
+    leave(world)
 
 
 if __name__ == "__main__":
