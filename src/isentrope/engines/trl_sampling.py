@@ -202,9 +202,10 @@ class Sampling:
             return call(prompts, trainer)
         return {
             key: joined([(part, _a_row(answer[key], len(prompts[part.sent]))) for part, answer in found])
-            for key, value in found[0][1].items()
             if value is not None
-        } | {key: None for key, value in found[0][1].items() if value is None}
+            else None
+            for key, value in found[0][1].items()
+        }
 
 
 def _a_row(value: Any, num_rows: int) -> list[Any]:
