@@ -164,13 +164,28 @@ def test_an_option_that_trl_lacks_or_that_has_a_place_is_refused(text, message):
     assert _error(f"[trl]\n{text}") == f"recipe x.toml: {message}"
 
 
+def test_only_the_table_of_the_engine_that_runs_is_read():
+    assert recipe.parse('engine = "verl"\n[trl]\nnonsense = 1').trl == {"nonsense": 1}
+    assert recipe.parse("[verl]\nnonsense = 1").verl == {"nonsense": 1}
+
+
+def test_only_the_cluster_is_rehearsed_on_a_laptop():
+    assert recipe.parse('engine = "verl"\nlaptop = true').laptop
+    assert "laptop = true rehearses a job of engine verl; the engine here is trl" in _error("laptop = true")
+
+
+def test_an_unknown_engine_is_refused():
+    assert "engine = 'vrl': input should be 'trl' or 'verl'" in _error('engine = "vrl"')
+
+
 @pytest.mark.engine
 def test_every_option_said_to_have_another_place_exists_in_both():
     known = {
         field.name for field in importlib.import_module("dataclasses").fields(importlib.import_module("trl").GRPOConfig)
     }
-    assert set(recipe.OWNED_BY_RECIPE) | set(recipe.FIXED_BY_COMMAND) <= known
-    for key in recipe.OWNED_BY_RECIPE.values():
+    table = importlib.import_module("isentrope.engines.trl_table")
+    assert set(table.OWNED_BY_RECIPE) | set(table.FIXED_BY_COMMAND) <= known
+    for key in table.OWNED_BY_RECIPE.values():
         section, _, name = key.rpartition(".")
         model = recipe.Recipe.model_fields[section].annotation if section else recipe.Recipe
         assert name in model.model_fields

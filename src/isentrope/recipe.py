@@ -6,6 +6,7 @@ package, by name), applies `--set` assignments, and returns a frozen `Recipe`; `
 default spelled out, and that text reads back as the same recipe.
 
     seed = 0
+    engine = "trl"               # trl: one machine; verl: a Ray cluster, or with laptop = true a rehearsal of it on CPU
     objective = "ce_gppo"        # a preset, file.py:name, or a table: [objective] preset = "ce_gppo", then what differs
 
     [model]
@@ -20,12 +21,15 @@ default spelled out, and that text reads back as the same recipe.
     [evaluation]
     [output]
     [trl]                        # any other field of trl.GRPOConfig, by its own name
+    [verl]                       # any other key of verl's configuration, by its own dotted name
+
+A recipe may hold both of the last two; only the table of the engine that runs is read, and checked.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import importlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -41,39 +45,8 @@ Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-# Fields of trl.GRPOConfig that a recipe sets under a name of its own.
-OWNED_BY_RECIPE = {
-    "learning_rate": "trainer.learning_rate",
-    "lr_scheduler_type": "trainer.lr_schedule",
-    "warmup_steps": "trainer.warmup_steps",
-    "max_grad_norm": "trainer.max_grad_norm",
-    "max_steps": "trainer.steps",
-    "num_train_epochs": "trainer.steps",
-    "num_generations": "trainer.group_size",
-    "num_iterations": "trainer.passes",
-    "steps_per_generation": "trainer.minibatches",
-    "generation_batch_size": "trainer.prompts",
-    "per_device_train_batch_size": "trainer.micro_batch",
-    "gradient_accumulation_steps": "trainer.micro_batch",
-    "max_completion_length": "trainer.max_completion_length",
-    "temperature": "trainer.temperature",
-    "seed": "seed",
-    "output_dir": "output.dir",
-    "report_to": "output.report_to",
-    "save_steps": "output.checkpoint_every",
-    "save_strategy": "output.checkpoint_every",
-    "save_total_limit": "output.keep_checkpoints",
-    "model_init_kwargs": "model.dtype",
-}
-# Fields that the command sets because its record and its display depend on them.
-FIXED_BY_COMMAND = (
-    "disable_tqdm",
-    "logging_steps",
-    "logging_strategy",
-    "logging_first_step",
-    "resume_from_checkpoint",
-    "run_name",
-)
+# Modules that check the table of an engine's own options; imported when such a table is not empty.
+ENGINE_TABLES = {"trl": "isentrope.engines.trl_table", "verl": "isentrope.engines.verl_table"}
 
 
 class _Section(BaseModel):
@@ -188,9 +161,14 @@ class Output(_Section):
 
 
 class Recipe(_Section):
-    """A whole run. `objective` is what `isentrope.spec.load` takes: a name, file.py:name, or a table."""
+    """A whole run. `objective` is what `isentrope.spec.load` takes: a name, file.py:name, or a table.
+
+    `engine` names who trains; `laptop` runs the cluster's job on the CPUs of this machine (verl alone).
+    """
 
     seed: Natural = 0
+    engine: Literal["trl", "verl"] = "trl"
+    laptop: bool = False
     objective: str | dict[str, Any] = "ce_gppo"
     model: Model = Model()
     task: Annotated[list[Task], Field(min_length=1)] = [Task(name="countdown")]
@@ -198,12 +176,19 @@ class Recipe(_Section):
     evaluation: Evaluation = Evaluation()
     output: Output = Output()
     trl: dict[str, Any] = {}
+    verl: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _tasks_differ(self) -> Recipe:
         names = [task.name for task in self.task]
         if len(set(names)) < len(names):
             raise ValueError(f"each task may stand once in the mix, got {names}")
+        return self
+
+    @model_validator(mode="after")
+    def _only_verl_rehearses(self) -> Recipe:
+        if self.laptop and self.engine != "verl":
+            raise ValueError(f"laptop = true rehearses a job of engine verl; the engine here is {self.engine}")
         return self
 
     def to_toml(self) -> str:
@@ -242,13 +227,13 @@ def parse(text: str, label: str = "recipe") -> Recipe:
 
 
 def from_table(table: dict[str, Any], label: str) -> Recipe:
-    """The recipe that a table holds, `[trl]` checked against trl.GRPOConfig."""
+    """The recipe that a table holds, the table of its engine checked against that engine's options."""
     try:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise IsentropeError(f"{label}: {_sentence(error)}") from error
-    if recipe.trl:
-        check_trl(recipe.trl, label)
+    if own := getattr(recipe, recipe.engine):
+        importlib.import_module(ENGINE_TABLES[recipe.engine]).check_table(own, label)
     return recipe
 
 
@@ -328,20 +313,6 @@ def _step_into(place: Any, name: str, path: str, label: str) -> Any:
     if not isinstance(inner, dict | list):
         raise IsentropeError(f"{label}: {path} is {inner!r}, not a table")
     return inner
-
-
-def check_trl(table: Mapping[str, Any], label: str) -> None:
-    """Refuse keys of `[trl]` that are no field of trl.GRPOConfig or that a recipe sets elsewhere."""
-    from trl import GRPOConfig
-
-    known = [field.name for field in dataclasses.fields(GRPOConfig) if field.init]
-    for key in table:
-        if key in OWNED_BY_RECIPE:
-            raise IsentropeError(f"{label}: [trl] {key} is set by {OWNED_BY_RECIPE[key]}; use that key")
-        if key in FIXED_BY_COMMAND:
-            raise IsentropeError(f"{label}: [trl] {key} is set by the command itself; remove it")
-        if key not in known:
-            raise IsentropeError(f"{label}: [trl] has no key {key!r}{suggestion(key, known)}")
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """`isentrope train`: a recipe and a few options in, a trained model and its run folder out."""
 
+import importlib
 import json
 import os
 import time
@@ -10,6 +11,11 @@ import typer
 
 from isentrope.cli._errors import INTERRUPTED
 from isentrope.errors import IsentropeError
+
+# Who runs a recipe, and who says what it would run, by the recipe's engine: modules with run(recipe, folder, resume,
+# as_json) and plan(recipe, out, as_json). Imported when used: each imports its host framework.
+SESSIONS = {"trl": "isentrope.cli._session", "verl": "isentrope.cli._verl_session"}
+PLANS = {"trl": "isentrope.cli._plan", "verl": "isentrope.cli._verl_plan"}
 
 # Options that a resumed run may change: they say how long and what else to write, not what is learnt.
 RESUMABLE = ("trainer.steps", "output.", "evaluation.")
@@ -27,12 +33,19 @@ def train(
     assign: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe.")
     ] = None,
+    engine: Annotated[str | None, typer.Option(help="trl: this machine; verl: a Ray cluster. [default: trl]")] = None,
+    laptop: Annotated[
+        bool, typer.Option("--laptop", help="With engine verl: rehearse the cluster's job on the CPUs of this machine.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of problems, sampling and training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. [default: runs/TIME-TASK-OBJECTIVE]")] = None,
     tokens: Annotated[int | None, typer.Option(metavar="N", help="Dump the tokens of every Nth step.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run, and what cannot be honoured; train nothing.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
@@ -44,13 +57,24 @@ def train(
     Without arguments: CE-GPPO on the embedded model, minutes on two CPU cores. Ctrl-C saves a checkpoint; --resume
     goes on from it.
     """
-    choices = _choices(objective=objective, model=model, task=task, steps=steps, seed=seed, tokens=tokens)
+    choices = _choices(
+        objective=objective,
+        model=model,
+        task=task,
+        steps=steps,
+        seed=seed,
+        tokens=tokens,
+        engine=engine,
+        laptop=laptop or None,
+    )
     folder, resolved = (
         _resume(recipe, out, choices, assign or []) if resume else _start(recipe, out, choices, assign or [])
     )
-    from isentrope.cli import _session
-
-    summary = _session.run(resolved, folder, resume=resume, as_json=as_json)
+    if dry_run:
+        importlib.import_module(PLANS[resolved.engine]).plan(resolved, out, as_json=as_json)
+        return
+    session = importlib.import_module(SESSIONS[resolved.engine])
+    summary = session.run(resolved, folder, resume=resume, as_json=as_json)
     if as_json:
         print(json.dumps(summary, indent=2))
     if summary["interrupted"]:
@@ -66,6 +90,8 @@ def _choices(**given: Any) -> dict[str, Any]:
         "steps": "trainer.steps",
         "seed": "seed",
         "tokens": "output.tokens_every",
+        "engine": "engine",
+        "laptop": "laptop",
     }
     chosen = {keys[name]: value for name, value in given.items() if value is not None}
     if "task" in chosen:
