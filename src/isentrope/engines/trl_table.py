@@ -1,4 +1,4 @@
-"""The table `[trl]` of a recipe: fields of trl.GRPOConfig by their own names, but for those that the recipe sets itself."""
+"""The table `[trl]` of a recipe: fields of trl.GRPOConfig by their own names, but for those that the recipe sets."""
 
 import dataclasses
 from collections.abc import Mapping
