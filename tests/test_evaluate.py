@@ -231,12 +231,12 @@ class Script:
 
     def score(self, completion, example):
         outcome, answer = next(self.table)
-        return Score(float(outcome == "right"), outcome, answer)
+        return Score(float(outcome == "right"), outcome, answer, "time-out" if outcome == "unscored" else "")
 
 
 def test_every_figure_of_a_report_is_as_defined(embedded):
-    right, wrong, none = ("right", "a"), ("wrong", "b"), ("unscored", "")
-    table = [right, ("right", "c"), wrong, none, wrong, wrong, none, none]
+    right, wrong, none = ("right", "a"), ("wrong", "b"), ("wrong", "")
+    table = [right, ("right", "c"), wrong, none, wrong, wrong, none, ("unscored", "d")]
     examples = [Example(prompt, None, "script") for prompt in PROMPTS[:2]]
     report = evaluate(*embedded, Script(table), examples, samples=4, max_new_tokens=24, seed=5)
     drawn = [one for row in sample(*embedded, PROMPTS[:2], 4, 24, seed=5) for one in row]
@@ -245,7 +245,7 @@ def test_every_figure_of_a_report_is_as_defined(embedded):
     assert report.pass_at == {1: 0.25, 2: pytest.approx(5 / 12), 4: 0.5}  # 1 - C(2,2)/C(4,2) = 5/6 for the first
     assert (report.pass_at_1, report.reward) == (0.25, 0.25)
     assert (report.distinct_right, report.distinct_answers, report.distinct_of) == (1.0, 2.0, 4)
-    assert report.unscored == 3 / 8
+    assert (report.no_answer, report.unscored) == (2 / 8, 1 / 8)
     assert report.length == sum(lengths) / 8
     assert report.truncated == 0.0
     assert report.entropy == pytest.approx(sum(sum(one.entropies) for one in drawn) / sum(lengths))

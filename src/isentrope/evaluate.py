@@ -297,10 +297,11 @@ class Report:
     pass_at: k -> mean over problems of the unbiased pass@k, for k = 1, 2, 4, ... and the number of samples.
     interval: 95% bootstrap interval of pass@1 over problems. reward: mean over all samples.
     distinct_right, distinct_answers: mean over problems of the number of different right answers, and of different
-    answers right or wrong, among the first `distinct_of` samples (8, or all if there are fewer); an unscored
-    completion has no answer.
+    answers right or wrong, among the first `distinct_of` samples (8, or all if there are fewer); what has
+    no answer or could not be scored is no answer.
     entropy: exact, of the evaluated policy at this temperature, mean over all sampled tokens, in nats.
-    length: mean number of tokens, the end token included. truncated, unscored: shares of the samples in [0, 1].
+    length: mean number of tokens, the end token included. truncated, no_answer, unscored: shares in [0, 1] of the
+    samples that reached the length limit, gave no answer, and could not be scored.
     right: number of right samples of each problem, in the order of the examples.
     """
 
@@ -319,6 +320,7 @@ class Report:
     entropy: float
     length: float
     truncated: float
+    no_answer: float
     unscored: float
     right: tuple[int, ...]
 
@@ -371,6 +373,7 @@ def _score_figures(scores: Sequence[Sequence[Score]]) -> dict[str, Any]:
         "distinct_right": _mean([_num_distinct(row[:counted], ("right",)) for row in scores]),
         "distinct_answers": _mean([_num_distinct(row[:counted], ("right", "wrong")) for row in scores]),
         "distinct_of": counted,
+        "no_answer": _mean([score.outcome == "wrong" and not score.answer for row in scores for score in row]),
         "unscored": _mean([score.outcome == "unscored" for row in scores for score in row]),
         "right": right,
     }
@@ -386,7 +389,7 @@ def _sample_figures(drawn: Sequence[Sequence[Completion]]) -> dict[str, float]:
 
 
 def _num_distinct(scores: Sequence[Score], outcomes: Sequence[str]) -> int:
-    return len({score.answer for score in scores if score.outcome in outcomes})
+    return len({score.answer for score in scores if score.answer and score.outcome in outcomes})
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ class Parity:
         return [Example(str(2 * i + (split == "test")), i, self.name, ("yes",)) for i in range(count)]
 
     def score(self, completion, example):
-        return Score(1.0, "right", "yes") if completion == "yes" else Score(0.0, "unscored", "")
+        return Score(1.0, "right", "yes") if completion == "yes" else Score(0.0, "wrong", "")
 
     def validate(self):
         pass

@@ -7,7 +7,7 @@ import pytest
 
 from isentrope import tasks
 from isentrope.errors import IsentropeError
-from isentrope.tasks.base import GARBAGE, HUGE, UNSCORED, judge
+from isentrope.tasks.base import GARBAGE, HUGE, NO_ANSWER, judge
 
 OFFLINE = ["countdown", "digitsum", "addition", "arithmetic_words", "larger"]
 
@@ -101,15 +101,15 @@ COUNTDOWN = tasks.Example("2,5,6,9>75:", {"numbers": [2, 5, 6, 9], "target": 75}
         ("6+9=15;9*5=45", "wrong", "6+9=15;5*9=45"),
         ("9-2=7;7*9=63", "wrong", "9-2=7;7*9=63"),  # 9 twice
         ("15*5=75;6+9=15", "wrong", "5*15=75;6+9=15"),  # in the wrong order
-        ("6+9=15", "unscored", ""),
-        ("6+9=15;15*5=75;", "unscored", ""),
-        ("6+9=15;15*5=75\n", "unscored", ""),
-        ("06+9=15;15*5=75", "unscored", ""),
-        ("2-6=-4;5*15=75", "unscored", ""),
-        ("(6+9)*5=75", "unscored", ""),
-        ("٦+9=15;15*5=75", "unscored", ""),  # ٦ is a digit to int(), not to the grammar
-        ("6+9=15;15*5=75;15*5=75", "unscored", ""),
-        ("99999+1=100000;0*0=0", "unscored", ""),
+        ("6+9=15", "wrong", ""),
+        ("6+9=15;15*5=75;", "wrong", ""),
+        ("6+9=15;15*5=75\n", "wrong", ""),
+        ("06+9=15;15*5=75", "wrong", ""),
+        ("2-6=-4;5*15=75", "wrong", ""),
+        ("(6+9)*5=75", "wrong", ""),
+        ("٦+9=15;15*5=75", "wrong", ""),  # ٦ is a digit to int(), not to the grammar
+        ("6+9=15;15*5=75;15*5=75", "wrong", ""),
+        ("99999+1=100000;0*0=0", "wrong", ""),
     ],
 )
 def test_countdown_judges(completion, outcome, answer):
@@ -148,10 +148,10 @@ DIGITSUM = tasks.Example("17!138:", {"target": 17, "without": [1, 3, 8]}, "digit
         ("4+9=13;13+5=18", "wrong", "495"),
         ("4+9=12;12+5=17", "wrong", "4+9=12;12+5=17"),
         ("4+9=13;12+5=17", "wrong", "4+9=13;12+5=17"),
-        ("4+9=13;4+13=17", "unscored", ""),  # the third digit comes last
-        ("4+13=17;17+0=17", "unscored", ""),
-        ("4+9=13;13+4=17 ", "unscored", ""),
-        ("17", "unscored", ""),
+        ("4+9=13;4+13=17", "wrong", ""),  # the third digit comes last
+        ("4+13=17;17+0=17", "wrong", ""),
+        ("4+9=13;13+4=17 ", "wrong", ""),
+        ("17", "wrong", ""),
     ],
 )
 def test_digitsum_judges(completion, outcome, answer):
@@ -172,8 +172,8 @@ def test_digitsum_references_are_all_triples():
         ("5+7=12;4+8+1=13;132", "wrong", "132"),  # the steps are read in the order of the problem
         ("7+5=12;4+8=12;132", "wrong", "132"),  # the carry is not written
         ("7+5=12;4+8+1=13;133", "wrong", "133"),
-        ("132", "unscored", ""),
-        ("7+5=12;4+8+1=13;132.", "unscored", ""),
+        ("132", "wrong", ""),
+        ("7+5=12;4+8+1=13;132.", "wrong", ""),
     ],
 )
 def test_addition_judges(completion, outcome, answer):
@@ -192,9 +192,9 @@ SUM = tasks.Example("What is 3 + 4?", {"asked": [3, 4], "result": 7}, "arithmeti
         ("It is 7.0, I think", "right", "7"),
         ("1, 2, 5, 6, 7, 8", "wrong", "1"),  # a list of guesses is its first guess
         ("3 + 4 = -7", "wrong", "-7"),
-        ("7th", "unscored", ""),
-        ("seven", "unscored", ""),
-        ("3 and 4", "unscored", ""),
+        ("7th", "wrong", ""),
+        ("seven", "wrong", ""),
+        ("3 and 4", "wrong", ""),
     ],
 )
 def test_arithmetic_in_words_judges_the_first_new_number(completion, outcome, answer):
@@ -208,8 +208,8 @@ def test_arithmetic_in_words_judges_the_first_new_number(completion, outcome, an
         ("42", "right", "42"),
         ("Between the 2 numbers, 42 is larger than 17", "right", "42"),
         ("17 is smaller than 42", "wrong", "17"),
-        ("142", "unscored", ""),
-        ("neither", "unscored", ""),
+        ("142", "wrong", ""),
+        ("neither", "wrong", ""),
     ],
 )
 def test_larger_judges_the_first_of_the_two_numbers(completion, outcome, answer):
@@ -222,9 +222,9 @@ def test_larger_judges_the_first_of_the_two_numbers(completion, outcome, answer)
     [
         ((2.0, "right", "x"), r"must lie in \[0, 1\]"),
         ((0.0, "maybe", "x"), "must be one of"),
-        ((0.0, "wrong", ""), "only unscored ones are empty"),
-        ((0.0, "unscored", "x"), "only unscored ones are empty"),
-        ((0.5, "unscored", ""), "must be 0"),
+        ((1.0, "right", ""), "a right completion has an answer"),
+        ((0.5, "unscored", "", "time-out"), "must be 0"),
+        ((0.0, "unscored", ""), "say why"),
     ],
 )
 def test_a_score_that_contradicts_itself_is_refused(arguments, match):
@@ -246,7 +246,7 @@ class Lenient:
         return [tasks.Example(f"{prompt}{i}", i, self.name, ("yes",)) for i in range(count)]
 
     def score(self, completion, example):
-        return judge(True, completion) if self.accepts(completion) else UNSCORED
+        return judge(True, completion) if self.accepts(completion) else NO_ANSWER
 
     def validate(self):
         tasks.check(self, lambda _: ["yes!"])

@@ -7,12 +7,13 @@ mix = tasks.get_mix("countdown=2,digitsum=1")        # stands wherever a task do
 """
 
 from isentrope.tasks.addition import Addition
-from isentrope.tasks.base import Example, Outcome, Prompt, Score, Split, Task, check
+from isentrope.tasks.base import NO_ANSWER, Example, Outcome, Prompt, Score, Split, Task, check, judge, unscored
 from isentrope.tasks.countdown import Countdown
 from isentrope.tasks.digitsum import DigitSum
 from isentrope.tasks.gsm8k import Gsm8k
 from isentrope.tasks.registry import Mix, get, get_mix, names
 from isentrope.tasks.rows import dataset_rows, reward_function
+from isentrope.tasks.scoring import compute_score
 from isentrope.tasks.words import ArithmeticWords, Larger
 
 __all__ = [
@@ -24,15 +25,19 @@ __all__ = [
     "Gsm8k",
     "Larger",
     "Mix",
+    "NO_ANSWER",
     "Outcome",
     "Prompt",
     "Score",
     "Split",
     "Task",
     "check",
+    "compute_score",
     "dataset_rows",
     "get",
     "get_mix",
+    "judge",
     "names",
     "reward_function",
+    "unscored",
 ]

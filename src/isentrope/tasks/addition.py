@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from isentrope.tasks.base import (
-    UNSCORED,
+    NO_ANSWER,
     Example,
     Score,
     Split,
@@ -44,9 +44,9 @@ class Addition:
         return Example(f"{a}+{b}:", [a, b], self.name, (written_sum(a, b),))
 
     def score(self, completion: str, example: Example) -> Score:
-        """Right if the whole text is the two steps and the sum; "unscored" if it does not have that form."""
+        """Right if the whole text is the two steps and the sum; no answer (so wrong) if it does not have that form."""
         found = SOLUTION.fullmatch(completion)
-        return judge(completion == written_sum(*example.answer), found[1]) if found else UNSCORED
+        return judge(completion == written_sum(*example.answer), found[1]) if found else NO_ANSWER
 
     def validate(self) -> None:
         """Raise IsentropeError if a reference fails, a near-miss is rewarded, or the splits overlap."""

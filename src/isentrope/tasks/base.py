@@ -40,30 +40,38 @@ class Score:
     """What the verifier says of one completion.
 
     reward: in [0, 1]; 1 for a right answer.
-    outcome: "right", "wrong" (an answer was found and it is not right) or "unscored" (no answer was found: the format
-    is not met). An unscored completion has reward 0.
+    outcome: "right"; "wrong": judged and not right, a completion without any answer included; "unscored": could not be
+    judged, because the verifier ran out of time or memory, say. An unscored completion has reward 0, but it is no
+    failure of the policy: `reward_function` gives it no reward at all, and evaluations count it apart.
     answer: the answer in canonical form; two completions give the same answer exactly when these texts are equal. ""
-    if and only if the outcome is "unscored".
+    where there is none, which is never right.
+    reason: why a completion is unscored, in a few words such as "time-out"; optional for a wrong one ("no answer").
     """
 
     reward: float
     outcome: Outcome
     answer: str
+    reason: str = ""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.reward <= 1.0:
             raise ValueError(f"Score.reward is {self.reward}; it must lie in [0, 1]")
         if self.outcome not in get_args(Outcome):
             raise ValueError(f"Score.outcome is {self.outcome!r}; it must be one of {get_args(Outcome)}")
-        if (self.answer == "") != (self.outcome == "unscored"):
-            raise ValueError(
-                f"Score.answer is {self.answer!r} with outcome {self.outcome!r}; only unscored ones are empty"
-            )
+        if self.outcome == "right" and not self.answer:
+            raise ValueError("Score.answer is empty with outcome 'right'; a right completion has an answer")
         if self.outcome == "unscored" and self.reward:
             raise ValueError(f"Score.reward is {self.reward} for an unscored completion; it must be 0")
+        if self.outcome == "unscored" and not self.reason:
+            raise ValueError("Score.reason is empty with outcome 'unscored'; say why it could not be scored")
 
 
-UNSCORED = Score(0.0, "unscored", "")
+NO_ANSWER = Score(0.0, "wrong", "", "no answer")
+
+
+def unscored(reason: str, answer: str = "") -> Score:
+    """What could not be judged: reward 0, outcome "unscored", and why."""
+    return Score(0.0, "unscored", answer, reason)
 
 
 def judge(is_right: bool, answer: str) -> Score:

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import combinations, combinations_with_replacement, permutations
 
 from isentrope.tasks.base import (
-    UNSCORED,
+    NO_ANSWER,
     Example,
     Score,
     Split,
@@ -58,11 +58,11 @@ class Countdown:
     def score(self, completion: str, example: Example) -> Score:
         """Right if the whole text is two true steps from the given digits to the target.
 
-        "wrong" if it is two steps of which anything else fails; "unscored" if it is not two steps.
+        "wrong" if it is two steps of which anything else fails; no answer (so wrong) if it is not two steps.
         """
         found = SOLUTION.fullmatch(completion)
         if found is None:
-            return UNSCORED
+            return NO_ANSWER
         first, second = _steps(found.groups())
         return judge(_is_solution(first, second, **example.answer), f"{_canonical(first)};{_canonical(second)}")
 

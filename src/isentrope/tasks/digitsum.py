@@ -7,7 +7,7 @@ from functools import cache
 from itertools import combinations, product
 
 from isentrope.tasks.base import (
-    UNSCORED,
+    NO_ANSWER,
     Example,
     Score,
     Split,
@@ -53,11 +53,11 @@ class DigitSum:
     def score(self, completion: str, example: Example) -> Score:
         """Right if the whole text is two true sums of allowed digits that reach the target.
 
-        "wrong" if it is two sums of which anything else fails; "unscored" if it is not two sums.
+        "wrong" if it is two sums of which anything else fails; no answer (so wrong) if it is not two sums.
         """
         found = SOLUTION.fullmatch(completion)
         if found is None:
-            return UNSCORED
+            return NO_ANSWER
         a, b, middle, again, c, end = map(int, found.groups())
         is_true = a + b == middle == again and again + c == end == example.answer["target"]
         answer = f"{a}{b}{c}" if a + b == middle == again and again + c == end else completion

@@ -13,7 +13,7 @@ from typing import Any
 from isentrope.errors import IsentropeError
 from isentrope.tasks.base import (
     MAX_COMPLETION,
-    UNSCORED,
+    NO_ANSWER,
     Example,
     Score,
     Split,
@@ -68,11 +68,12 @@ class Gsm8k:
         r"""Right if the final number equals the answer exactly ("72", "72.0", "$72" are equal).
 
         The final number stands directly after the last "####" or in the last \boxed{}, whichever comes later; a line
-        after "####" with a second number is unscored, so that two guesses earn nothing. Without either mark it is the
-        last number of the text. "unscored" if there is no such number, or the text has more than 200,000 characters.
+        after "####" with a second number is no answer, so that two guesses earn nothing. Without either mark it is the
+        last number of the text. No answer (so wrong) if there is no such number, or the text has more than 200,000
+        characters.
         """
         found = final_number(completion) if len(completion) <= MAX_COMPLETION else None
-        return UNSCORED if found is None else judge(found == example.answer, found)
+        return NO_ANSWER if found is None else judge(found == example.answer, found)
 
     def validate(self) -> None:
         """Raise IsentropeError if a reference fails, a near-miss is rewarded, or the splits overlap."""

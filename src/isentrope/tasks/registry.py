@@ -34,7 +34,7 @@ def names() -> list[str]:
     return list(BUILT_IN)
 
 
-def get(name: str, **options: Any) -> Task:
+def get(name: str, /, **options: Any) -> Task:
     """The task of that name, or the one that `path/to/file.py:name` defines.
 
     options: fields of a built-in task, such as `data_dir` of gsm8k.

@@ -6,7 +6,7 @@ from functools import cache
 
 from isentrope.tasks.base import (
     MAX_COMPLETION,
-    UNSCORED,
+    NO_ANSWER,
     Example,
     Score,
     Split,
@@ -54,12 +54,12 @@ class ArithmeticWords:
         return Example([{"role": "user", "content": question.format(a=a, b=b)}], answer, self.name, references)
 
     def score(self, completion: str, example: Example) -> Score:
-        """Right if the first new number is the result; "unscored" if there is no new number."""
+        """Right if the first new number is the result; no answer (so wrong) if there is no new number."""
         if len(completion) > MAX_COMPLETION:
-            return UNSCORED
+            return NO_ANSWER
         asked = set(map(str, example.answer["asked"]))
         new = next((number for number in find_numbers(completion) if number not in asked), None)
-        return UNSCORED if new is None else judge(new == str(example.answer["result"]), new)
+        return NO_ANSWER if new is None else judge(new == str(example.answer["result"]), new)
 
     def validate(self) -> None:
         """Raise IsentropeError if a reference fails, a near-miss is rewarded, or the splits overlap."""
@@ -114,12 +114,12 @@ class Larger:
         return Example([{"role": "user", "content": question.format(a=a, b=b)}], answer, self.name, references)
 
     def score(self, completion: str, example: Example) -> Score:
-        """Right if the larger number is mentioned first; "unscored" if neither is mentioned."""
+        """Right if the larger number is mentioned first; no answer (so wrong) if neither is mentioned."""
         if len(completion) > MAX_COMPLETION:
-            return UNSCORED
+            return NO_ANSWER
         asked = set(map(str, example.answer["asked"]))
         first = next((number for number in find_numbers(completion) if number in asked), None)
-        return UNSCORED if first is None else judge(first == str(example.answer["result"]), first)
+        return NO_ANSWER if first is None else judge(first == str(example.answer["result"]), first)
 
     def validate(self) -> None:
         """Raise IsentropeError if a reference fails, a near-miss is rewarded, or the splits overlap."""
