@@ -248,7 +248,7 @@ class Step:
         return self.gpus if self.sharded else 1
 
     def memory(self) -> dict[str, int]:
-        """Bytes by what holds them: weights, gradients, optimizer, gathered, activations, logits. The peak is their sum.
+        """Bytes by what holds them: weights, gradients, optimizer, gathered, activations, logits; the peak is the sum.
 
         gathered: the compute copies that sharding or mixed precision needs of the embedding, the head and one layer.
         logits: with full_logits a row of the vocabulary per token, in compute_bytes and twice in float32 (log-softmax
