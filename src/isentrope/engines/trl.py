@@ -16,7 +16,8 @@ the same for any split into micro-batches, accumulation steps or ranks.
 The reference model of a KL penalty is TRL's: it is loaded when the objective reads `ref_logp`.
 
 **Rollouts.** The objective's slot `rollout` sets the temperature of the next rollout batch or of a share of it
-(`trl_sampling`), and has groups without reward variance replaced (`trl_resampling`).
+(`trl_sampling`), and has groups without reward variance replaced (`trl_resampling`). `order` keeps a mix's weights in
+every rollout batch and prefers problems by pass rate (`trl_mix`).
 
 **Metrics.** `trl_metrics` lists the keys. `diagnostics_interval` adds measurements of who moves the entropy
 (`trl_diagnostics`).
@@ -42,13 +43,14 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from isentrope import masked, spec
+from isentrope import spec
 from isentrope.aggregate import Totals
 from isentrope.engines import (
     trl_batch,
     trl_fp16,
     trl_head,
     trl_metrics,
+    trl_mix,
     trl_resampling,
     trl_rollout,
     trl_setup,
@@ -63,6 +65,7 @@ from isentrope.engines.trl_sampling import Sampling
 from isentrope.engines.trl_state import CheckpointError
 from isentrope.objective import Objective
 from isentrope.rollout import Rollout
+from isentrope.tasks.mix import Order
 
 __all__ = [
     "CheckpointError",
@@ -77,7 +80,6 @@ __all__ = [
 ]
 
 TokenSink = Callable[[int, dict[str, Tensor]], None]
-_SINK_COLUMNS = ("task", "old_logp", "rollout_logp", "entropy", "logp", "mask")
 
 
 class ObjectiveTrainer(GRPOTrainer):
@@ -93,6 +95,7 @@ class ObjectiveTrainer(GRPOTrainer):
     token_interval: in optimizer steps; 0 never calls it.
     diagnostics_interval: in optimizer steps; 0 measures nothing.
     without_guards: names of guards (`trl_guards`) to switch off.
+    order: how prompts are chosen (`isentrope.tasks.mix.Order`); None is TRL's shuffled epochs.
     head: what makes log-probabilities of hidden states: "auto" is ours on a CPU, TRL's elsewhere; "isentrope"; "trl".
 
     Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured; RewardError and
@@ -128,6 +131,7 @@ class ObjectiveTrainer(GRPOTrainer):
         token_interval: int = 0,
         diagnostics_interval: int = 0,
         without_guards: Collection[str] = (),
+        order: Order | None = None,
         head: str = "auto",
     ) -> None:
         args = args if args is not None else trl_setup.default_config(model)
@@ -137,6 +141,7 @@ class ObjectiveTrainer(GRPOTrainer):
         trl_head.check_head(head)
         trl_setup.check_sink(token_sink, token_interval)
         trl_setup.check_interval(diagnostics_interval)
+        trl_mix.check_order(order, train_dataset, args)
         self._objective = trl_setup.with_sampler_correction(self.objective, args)
         trl_setup.check_columns(self._objective)
         trl_setup.check_rollout(self._objective, args, train_dataset, bool(tools) or environment_factory is not None)
@@ -171,6 +176,8 @@ class ObjectiveTrainer(GRPOTrainer):
                 rollout_func=trl_setup.checked_rollouts(rollout_func, self._sampling),
                 environment_factory=environment_factory,
             )
+        num_prompts = self.args.generation_batch_size // self.num_generations
+        self._prompts = trl_mix.Prompts(order, self.train_dataset, num_prompts, self.args.seed)
         self.add_callback(trl_state.ContinueWindow(self))
         self._skipped_steps = trl_fp16.begin(self)
         self._warn()
@@ -227,13 +234,13 @@ class ObjectiveTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self._guards.before_rollout(self)
-        batch = self._roll_out(inputs)
+        batch = self._roll_out(self._prompts.choose(self, inputs))
         output = batch.output
         columns = trl_rollout.columns(self, batch)
         prepared, totals = self._prepare(columns)
         rows = prepared | {"row": self._row_numbers(len(columns["mask"]))}
         own = trl_batch.own_rows(rows, self.accelerator.process_index, trl_batch.policy_mask(output))
-        self._log_rollout(prepared, own)
+        trl_rollout.log(self, prepared, own)
         if self._mode == "train":
             self._diagnostics.rollout(Place.of(self), prepared)
         kept = {key: x for key, x in output.items() if key not in trl_rollout.OURS}
@@ -261,7 +268,9 @@ class ObjectiveTrainer(GRPOTrainer):
                 output: dict[str, Any] = super()._generate_and_score_completions(examples)
         finally:
             self._passes = None
-        return trl_rollout.sampled(self, examples, output, num_tempered, passes)
+        found = trl_rollout.sampled(self, examples, output, num_tempered, passes)
+        self._prompts.observe(self, examples, found.reward)
+        return found
 
     def _prepare(self, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], Totals]:
         """Run `prepare` on the whole batch. Controllers observe it in training; in evaluation they stand still."""
@@ -277,15 +286,6 @@ class ObjectiveTrainer(GRPOTrainer):
     def _row_numbers(self, num_rows: int) -> Tensor:
         first = (self._num_rollouts - 1) * num_rows if self._mode == "train" else 0
         return torch.arange(first, first + num_rows, device=self.accelerator.device)
-
-    def _log_rollout(self, prepared: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-        """Our metrics of a rollout batch, and our advantages in TRL's table of completions."""
-        logged = self._logs["advantages"]
-        mean = masked.row_mean(prepared["advantage"], prepared["mask"]).tolist()
-        for _ in range(min(len(mean), len(logged))):
-            logged.pop()
-        logged.extend(mean)
-        trl_metrics.log_rollout(self._pools[self._mode], own, self._tasks.names)
 
     # -- once per micro-batch
 
@@ -348,10 +348,7 @@ class ObjectiveTrainer(GRPOTrainer):
         step = self.state.global_step + 1
         if self._token_sink is None or self._mode == "eval" or not self._token_interval or step % self._token_interval:
             return
-        columns = {name: rows[name].detach() for name in _SINK_COLUMNS if name in rows}
-        columns |= {"row": rows["row"], "group": rows["row"] // self.num_generations}
-        columns |= {"token_id": inputs["completion_ids"], "advantage": now.shaped(rows)}
-        columns["weight"] = now.weights(rows, totals)
+        columns = trl_rollout.token_columns(now, rows, totals, inputs["completion_ids"], self.num_generations)
         self._token_sink(step, columns)
 
     def _diagnose(self, now: Objective, rows: dict[str, Tensor], totals: Totals, has_own_pass: bool) -> None:

@@ -1,6 +1,6 @@
-"""A rollout batch on its way from TRL's dictionary to the columns of an objective."""
+"""A rollout batch on its way from TRL's dictionary to the columns of an objective, to the logs and the token sink."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,10 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl.models.utils import disable_gradient_checkpointing
 
-from isentrope.engines import trl_batch
+from isentrope import masked
+from isentrope.aggregate import Totals
+from isentrope.engines import trl_batch, trl_metrics
+from isentrope.objective import Objective
 
 _SCORED = (
     ("old_logp", "old_per_token_logps"),
@@ -17,6 +20,7 @@ _SCORED = (
     ("rollout_logp", "sampling_per_token_logps"),
     ("ref_logp", "ref_per_token_logps"),
 )
+_SINK_COLUMNS = ("task", "old_logp", "rollout_logp", "entropy", "logp", "mask")
 OURS = ("length_limit_hit", "old_entropy")  # what `Sampled.output` has beyond TRL's keys
 
 
@@ -97,3 +101,23 @@ def _old_policy(trainer: Any, output: dict[str, Any]) -> dict[str, Tensor]:
     with torch.no_grad(), disable_gradient_checkpointing(trainer.model, checkpointing):
         logp, entropy, _ = trainer._score(trainer.model, output, batch_size=trainer._micro_batch_size)
     return {"old_logp": logp.float(), "old_entropy": entropy.float()}
+
+
+def log(trainer: Any, prepared: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Our metrics of a rollout batch, and our advantages in TRL's table of completions. own: this rank's rows."""
+    logged = trainer._logs["advantages"]
+    mean = masked.row_mean(prepared["advantage"], prepared["mask"]).tolist()
+    for _ in range(min(len(mean), len(logged))):
+        logged.pop()
+    logged.extend(mean)
+    trl_metrics.log_rollout(trainer._pools[trainer._mode], own, trainer._tasks.names)
+
+
+def token_columns(
+    now: Objective, rows: Mapping[str, Tensor], totals: Totals, token_id: Tensor, group_size: int
+) -> dict[str, Tensor]:
+    """What the token sink gets of a micro-batch; see `ObjectiveTrainer`."""
+    columns = {name: rows[name].detach() for name in _SINK_COLUMNS if name in rows}
+    columns |= {"row": rows["row"], "group": rows["row"] // group_size}
+    columns |= {"token_id": token_id, "advantage": now.shaped(rows)}
+    return columns | {"weight": now.weights(rows, totals)}

@@ -1,7 +1,7 @@
 """What a checkpoint holds beyond TRL's own files, so that a resumed run continues exactly.
 
 * `isentrope_state.json`: what is the same on all ranks: the controllers' state, task names, counters, half-filled log
-  lines, the temperature of the rollout batch, what the diagnostics keep over the run.
+  lines, the temperature of the rollout batch, what the diagnostics keep over the run, pass rates of a curriculum.
 * `isentrope_rank<i>.pt`: what each rank has for itself: pooled numerators, sums of the diagnostics, the loss since the
   last log line and, in the middle of a rollout batch, the prepared rows that later updates still use. TRL alone loses
   those rows on resume.
@@ -67,6 +67,7 @@ def _shared(trainer: Any) -> dict[str, Any]:
         "temperature": trainer._sampling.temperature,
         "diagnostics": trainer._diagnostics.shared(),
         "skipped_steps": trainer._skipped_steps.count,
+        "prompts": trainer._prompts.state(),
     }
 
 
@@ -83,6 +84,7 @@ def load(trainer: Any, folder: str) -> None:
     trainer._metrics["train"].update(shared["metrics"])
     trainer._sampling.temperature = shared["temperature"]
     trainer._skipped_steps.count = shared["skipped_steps"]
+    trainer._prompts.load(shared.get("prompts"))
     trainer._diagnostics.load(shared["diagnostics"], own["diagnostics"])
     trainer._pools["train"].load(own["pool"], trainer.accelerator.device)
     trainer._buffered_inputs = _moved(own["rows"], trainer.accelerator.device)

@@ -1,0 +1,95 @@
+"""The order of a mix: every batch keeps the weights as nearly as integers allow, and depends on its number alone."""
+
+from collections import Counter
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isentrope.errors import IsentropeError
+from isentrope.tasks.mix import Batches, Order, quotas
+
+TASKS = ["a"] * 12 + ["b"] * 6 + ["c"] * 3
+
+
+def rows_of(batches, numbers):
+    return [batches(number) for number in numbers]
+
+
+def test_a_batch_holds_the_share_of_a_task_rounded_down_or_up():
+    # 8 prompts of shares 12:6:3 of 21: 4.571, 2.286, 1.143
+    batches = Batches(TASKS, prompts=8, seed=0)
+    counts = [Counter(TASKS[row] for row in batches(number)) for number in range(50)]
+    assert {c["a"] for c in counts} == {4, 5}
+    assert {c["b"] for c in counts} == {2, 3}
+    assert {c["c"] for c in counts} == {1, 2}
+    assert all(sum(c.values()) == 8 for c in counts)
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=6), st.integers(1, 40))
+def test_no_task_falls_behind_its_weight_by_more_than_a_few_prompts(weights, prompts):
+    exact = [prompts * weight / sum(weights) for weight in weights]
+    given_so_far = [0] * len(weights)
+    for number, counts in enumerate(islice(quotas(weights, prompts), 60), start=1):
+        assert sum(counts) == prompts
+        assert all(x - 1 - 1e-6 < n < x + 1 + 1e-6 for n, x in zip(counts, exact, strict=True))
+        given_so_far = [n + k for n, k in zip(given_so_far, counts, strict=True)]
+        assert all(abs(n - number * x) < 3 for n, x in zip(given_so_far, exact, strict=True))
+
+
+def test_equal_weights_take_turns():
+    assert list(islice(quotas([1, 1, 1], 1), 6)) == [[1, 0, 0], [0, 1, 0], [0, 0, 1]] * 2
+    assert list(islice(quotas([0.1, 0.2, 0.7], 10), 3)) == [[1, 2, 7]] * 3
+
+
+def test_weights_take_the_place_of_the_data_sets_shares():
+    batches = Batches(TASKS, prompts=8, seed=0, weights={"a": 1, "b": 1, "c": 2})
+    assert batches.counts(0) == batches.counts(9) == {"a": 2, "b": 2, "c": 4}
+    assert Counter(TASKS[row] for row in batches(3)) == {"a": 2, "b": 2, "c": 4}
+
+
+def test_every_pass_goes_through_all_rows_of_a_task_once_in_a_new_order():
+    batches = Batches(["a"] * 6, prompts=4, seed=0)
+    drawn = [row for number in range(6) for row in batches(number)]
+    passes = [drawn[:6], drawn[6:12], drawn[12:18], drawn[18:]]
+    # the order within a batch is shuffled over the end of a pass, so passes are compared as the batches that make them
+    assert Counter(drawn) == dict.fromkeys(range(6), 4)
+    assert len({tuple(order) for order in passes}) > 1
+    for first in (0, 12):  # three batches of four are two passes of six
+        assert Counter(drawn[first : first + 12]) == dict.fromkeys(range(6), 2)
+
+
+def test_a_task_with_fewer_rows_than_its_share_repeats_them():
+    batches = Batches(["a", "a", "b"], prompts=8, seed=0, weights={"a": 1, "b": 3})
+    assert Counter(batches(0)) == {0: 1, 1: 1, 2: 6}
+
+
+@pytest.mark.parametrize("start", [1, 5, 17])
+def test_the_rows_of_a_batch_depend_on_seed_and_number_alone(start):
+    whole = rows_of(Batches(TASKS, prompts=5, seed=3), range(24))
+    assert rows_of(Batches(TASKS, prompts=5, seed=3), range(start, 24)) == whole[start:]
+    backwards = rows_of(Batches(TASKS, prompts=5, seed=3), range(23, -1, -1))
+    assert backwards[::-1] == whole
+    assert rows_of(Batches(TASKS, prompts=5, seed=4), range(24)) != whole
+
+
+def test_a_batch_is_not_sorted_by_task():
+    batches = Batches(TASKS, prompts=8, seed=0)
+    first = Counter(TASKS[batches(number)[0]] for number in range(60))
+    assert set(first) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Order(weights={"a": 0.0}), "gives task a the weight 0.0; it must be above 0"),
+        (lambda: Order(weights={"a": float("nan")}), "gives task a the weight nan"),
+        (lambda: Batches(["a", "b"], 2, 0, {"a": 1.0}), "the weights name a, the rows are of a, b"),
+        (lambda: Batches(["a"], 0, 0), "a batch of 0 prompts from 1 rows"),
+        (lambda: Batches([], 2, 0), "a batch of 2 prompts from 0 rows"),
+    ],
+)
+def test_what_cannot_be_ordered_is_refused(make, message):
+    with pytest.raises(IsentropeError, match=message):
+        make()
