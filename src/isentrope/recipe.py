@@ -15,6 +15,9 @@ default spelled out, and that text reads back as the same recipe.
     [[task]]
     name = "countdown"
 
+    [curriculum]                 # by = "pass_rate" prefers problems that are solved now and then
+    [warmup]                     # supervised updates on the tasks' references first
+
     [trainer]
     steps = 100
 
@@ -81,7 +84,8 @@ class Trainer(_Section):
     `micro_batch` is how many completions one forward pass takes, over all processes; 0 takes a whole minibatch.
     `temperature` is that of the rollouts. `max_grad_norm` 0 does not clip. `threads` 0 leaves torch's own number.
     `sampler`: "shared_prefill" reads a prompt once for its group, "transformers" is TRL's way, "auto" the first where
-    `[trl]` allows it.
+    `[trl]` allows it. `order` "shuffled" goes through all problems in random order; "stratified" keeps the weights of
+    the tasks in every rollout batch, as nearly as integers allow.
     """
 
     steps: Positive = 100
@@ -99,6 +103,7 @@ class Trainer(_Section):
     temperature: PositiveFloat = 1.0
     threads: Natural = 0
     sampler: Literal["auto", "shared_prefill", "transformers"] = "auto"
+    order: Literal["shuffled", "stratified"] = "shuffled"
 
     @property
     def rows(self) -> int:
@@ -130,6 +135,31 @@ class Trainer(_Section):
                 " of a minibatch"
             )
         return self
+
+
+class Curriculum(_Section):
+    """Which problems are preferred: `by` "pass_rate" switches it on, with `order` "stratified"; see tasks.curriculum."""
+
+    by: Literal["", "pass_rate"] = ""
+    low: float = 0.25
+    high: float = 0.75
+    width: float = 0.25
+    floor: float = 0.1
+    keep: float = 0.5
+    passed: float = 1.0
+
+
+class Warmup(_Section):
+    """Supervised updates on the tasks' references before the run: `steps` of `batch` rows each; 0 leaves it out.
+
+    `problems` are drawn apart from the run's. `learning_rate` is the peak, reached after a tenth of the steps and
+    lowered to 0 along a cosine.
+    """
+
+    steps: Natural = 0
+    batch: Positive = 128
+    problems: Positive = 4096
+    learning_rate: PositiveFloat = 1e-3
 
 
 class Evaluation(_Section):
@@ -172,6 +202,8 @@ class Recipe(_Section):
     objective: str | dict[str, Any] = "ce_gppo"
     model: Model = Model()
     task: Annotated[list[Task], Field(min_length=1)] = [Task(name="countdown")]
+    curriculum: Curriculum = Curriculum()
+    warmup: Warmup = Warmup()
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
     output: Output = Output()
@@ -189,6 +221,15 @@ class Recipe(_Section):
     def _only_verl_rehearses(self) -> Recipe:
         if self.laptop and self.engine != "verl":
             raise ValueError(f"laptop = true rehearses a job of engine verl; the engine here is {self.engine}")
+        return self
+
+    @model_validator(mode="after")
+    def _only_trl_chooses(self) -> Recipe:
+        order = self.trainer.order != "shuffled"
+        asked = {"[curriculum] by": self.curriculum.by, "[warmup] steps": self.warmup.steps, "[trainer] order": order}
+        found = next((name for name, value in asked.items() if value), None)
+        if found and self.engine != "trl":
+            raise ValueError(f"{found} needs engine trl; the engine here is {self.engine}")
         return self
 
     def to_toml(self) -> str:
@@ -348,6 +389,8 @@ def _fields_at(parents: Sequence[str | int]) -> list[str]:
     sections: dict[str, type[_Section]] = {
         "model": Model,
         "task": Task,
+        "curriculum": Curriculum,
+        "warmup": Warmup,
         "trainer": Trainer,
         "evaluation": Evaluation,
         "output": Output,

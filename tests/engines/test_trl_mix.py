@@ -18,7 +18,7 @@ from .test_trl_resume import lines_after
 
 pytestmark = MARKS
 
-# rollouts of 4 prompts x 2 rows; each serves 4 updates of 2 micro-batches, so steps 1 to 3 of 4 are in the middle of one
+# rollouts of 4 prompts x 2 rows; each serves 4 updates, so steps 1 to 3 of 4 are in the middle of one
 SCHEDULE = {
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 1,

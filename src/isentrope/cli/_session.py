@@ -3,7 +3,7 @@
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from isentrope.objective import Objective
 from isentrope.recipe import Recipe
 from isentrope.record import RunFolder
 from isentrope.tasks import Example, Task
+from isentrope.tasks.curriculum import Curriculum
+from isentrope.tasks.mix import Order
 from isentrope.token_dump import TokenWriter
 
 PROBLEM_SEED = 1_000_003  # apart from the training problems' seed; the splits are disjoint in any case
@@ -75,6 +77,7 @@ def _run(session: Session, resume: bool) -> dict[str, Any]:
 def _session(recipe: Recipe, path: Path, resume: bool, console: Console) -> Session:
     objective = load_objective(recipe.objective)
     mix = [(tasks.get(task.name, **task.options), task.weight) for task in recipe.task]
+    _order(recipe, mix)
     is_main = int(os.environ.get("RANK", "0")) == 0
     training = tasks.dataset_rows(mix, "train", recipe.trainer.problems, recipe.seed)
     num_held_out, seed = recipe.evaluation.problems, PROBLEM_SEED + recipe.seed
@@ -260,11 +263,21 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             token_sink=tokens,
             token_interval=every,
             diagnostics_interval=recipe.output.diagnostics_every,
+            order=_order(recipe, session.mix),
             rollout_func=_sampler(trainer.sampler, args),
         )
     made.remove_callback(PrinterCallback)
     assert made.updates_per_rollout == trainer.updates_per_rollout
     return made
+
+
+def _order(recipe: Recipe, mix: Sequence[tuple[Task, float]]) -> Order | None:
+    """How a recipe's prompts are chosen; None leaves it to TRL."""
+    rule = recipe.curriculum
+    curriculum = Curriculum(**rule.model_dump(exclude={"by"}))  # checks the numbers where it is off, too
+    if rule.by or recipe.trainer.order == "stratified":
+        return Order({task.name: weight for task, weight in mix}, curriculum if rule.by else None)
+    return None
 
 
 def _sampler(choice: str, args: Any) -> Any:

@@ -80,8 +80,8 @@ class Batches:
         given = self.weights or {task: float(len(rows)) for task, rows in self.rows.items()}
         if set(given) != set(self.rows):
             raise IsentropeError(
-                f"the weights name {', '.join(sorted(given))}, the rows are of {', '.join(sorted(self.rows))}; name each"
-                " task of the data set once"
+                f"the weights name {', '.join(sorted(given))}, the rows are of {', '.join(sorted(self.rows))}; name"
+                " each task of the data set once"
             )
         self._quotas = quotas([given[task] for task in self.rows], self.prompts)
 
