@@ -87,7 +87,7 @@ def test_advice_names_the_worst_format_and_those_that_hold() -> None:
 @pytest.fixture(scope="module")
 def embedded() -> tuple[Any, list[Sample]]:
     from isentrope import models, tasks
-    from isentrope.evaluate import encode_prompt, sample
+    from isentrope.sampling import encode_prompt, sample
 
     model, tokenizer = models.load("embedded")
     prompts = [example.prompt for example in tasks.get("countdown").examples("test", 12, 0)]

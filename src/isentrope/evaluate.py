@@ -1,305 +1,62 @@
-"""What a policy can do: pass@k, avg@k, distinct answers and entropy, each with its exact meaning.
+"""What a policy can do: pass@k, avg@k, majority@k, distinct answers and entropy, each with its exact meaning.
 
-Sampling here is exact: from the full softmax of logits / temperature, without top-k or top-p. It reads no global
-random state and writes none.
+`evaluate` samples and judges in one call; `summarise` makes the same report from problems judged elsewhere, and
+`difference` compares two evaluations problem by problem. The estimators themselves are in `isentrope.estimates`.
 """
 
-import inspect
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from isentrope import estimates, results
 from isentrope.errors import IsentropeError
-from isentrope.tasks.base import Example, Prompt, Score, Task
+from isentrope.estimates import avg_at_k, bootstrap_interval, half_width, pass_at_k
+from isentrope.results import Pair, Problem, Sample
+from isentrope.sampling import Completion, continue_ids, encode_prompt, sample
+from isentrope.tasks.base import Example, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Number = TypeVar("Number", int, float)
+__all__ = [
+    "Completion",
+    "Difference",
+    "Report",
+    "avg_at_k",
+    "bootstrap_interval",
+    "continue_ids",
+    "difference",
+    "encode_prompt",
+    "evaluate",
+    "pass_at_k",
+    "sample",
+    "summarise",
+]
+
 NUM_COUNTED = 8  # distinct answers are counted among the first eight samples of a problem, so that runs compare
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Probability that at least one of k samples is right: 1 - C(n-c, k) / C(n, k).
-
-    n: samples drawn. c: right ones among them, 0 to n. k: 1 to n.
-    Returns the unbiased estimate, in [0, 1]. Integer arithmetic up to the last division: no overflow, no cancellation.
-    Raises ValueError for a c or k out of range.
-    Source: Chen et al., Evaluating Large Language Models Trained on Code, arXiv:2107.03374, eq. 1.
-
-    >>> pass_at_k(4, 1, 2), pass_at_k(4, 0, 4), pass_at_k(4, 3, 2)
-    (0.5, 0.0, 1.0)
-    """
-    if not 0 <= c <= n:
-        raise ValueError(f"pass_at_k: {c} right of {n} samples; c must be between 0 and {n}")
-    if not 1 <= k <= n:
-        raise ValueError(f"pass_at_k: k is {k} with {n} samples; k must be between 1 and {n}: draw more samples")
-    subsets = math.comb(n, k)
-    return (subsets - math.comb(n - c, k)) / subsets
-
-
-def avg_at_k(rewards: Sequence[Sequence[float]], k: int) -> float:
-    """Mean over problems of the mean reward of the first k samples.
-
-    rewards: one sequence a problem, each of at least k samples.
-    Raises ValueError if there is no problem, or a problem has fewer than k samples.
-
-    >>> avg_at_k([[1, 0, 1], [0, 0, 1]], k=2)
-    0.25
-    """
-    if not rewards:
-        raise ValueError("avg_at_k: there are no problems; give at least one")
-    fewest = min(map(len, rewards))
-    if not 1 <= k <= fewest:
-        raise ValueError(f"avg_at_k: k is {k}, and a problem has {fewest} samples; k must be between 1 and {fewest}")
-    return math.fsum(math.fsum(row[:k]) / k for row in rewards) / len(rewards)
-
-
-def bootstrap_interval(
-    values: Sequence[float], level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over problems: (low, high), in the unit of the values.
-
-    values: one number a problem; problems are the independent unit, the samples of one problem are not. Equal values
-    give an interval of width 0.
-    Raises ValueError for no values, or a level outside (0, 1).
-    Source: Efron, Bootstrap methods: another look at the jackknife, Annals of Statistics 7 (1979).
-    """
-    if not values:
-        raise ValueError("bootstrap_interval: there are no values; give one a problem")
-    if not 0 < level < 1:
-        raise ValueError(f"bootstrap_interval: level is {level}; it must lie in (0, 1)")
-    data = torch.tensor(values, dtype=torch.float64)
-    drawn = torch.randint(len(data), (resamples, len(data)), generator=torch.Generator().manual_seed(seed))
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = data[drawn].mean(dim=1).quantile(tails).tolist()
-    return low, high
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One sampled completion.
-
-    text: decoded without special tokens. tokens: ids, the end token included. entropies: exact entropy of the
-    distribution each token was drawn from, in nats. is_truncated: the length limit came before an end token.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    entropies: tuple[float, ...]
-    is_truncated: bool
-
-
-def sample(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    prompts: Sequence[Prompt],
-    num_samples: int = 8,
-    max_new_tokens: int = 64,
-    temperature: float = 1.0,
-    seed: int = 0,
-    batch_size: int = 256,
-) -> list[list[Completion]]:
-    """`num_samples` completions of each prompt.
-
-    temperature: divides the logits; 0 takes the likeliest token, and entropies are then those at temperature 1.
-    seed: fixes the random number of each (prompt, sample, position), so that batch_size, the number of rows decoded
-    together, changes nothing but rounding.
-    Every module's train/eval mode is restored, and the global random state is not touched.
-    Raises IsentropeError for a prompt without tokens or one that does not fit into the model's context.
-    """
-    encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
-    return continue_ids(
-        model,
-        tokenizer,
-        encoded,
-        num_samples,
-        max_new_tokens,
-        temperature=temperature,
-        seed=seed,
-        batch_size=batch_size,
-    )
-
-
-def continue_ids(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    encoded: Sequence[Sequence[int]],
-    num_samples: int,
-    max_new_tokens: int,
-    *,
-    temperature: float = 1.0,
-    seed: int = 0,
-    batch_size: int = 256,
-) -> list[list[Completion]]:
-    """`sample` for prompts that are token ids already: each is read once, and its cache serves all its samples."""
-    _check_sampling(num_samples, max_new_tokens, temperature, batch_size)
-    _check_context(model, encoded, max_new_tokens)
-    shape = (len(encoded), num_samples, max_new_tokens)
-    uniforms = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
-    copies = min(num_samples, batch_size)
-    at_once = max(1, batch_size // copies)
-    found: list[list[Completion]] = [[] for _ in encoded]
-    decoder = _Decoder(model, tokenizer, temperature)
-    with _in_eval_mode(model), torch.inference_mode():
-        for start in range(0, len(encoded), at_once):
-            for first in range(0, num_samples, copies):
-                numbers = uniforms[start : start + at_once, first : first + copies]
-                for offset, rows in enumerate(decoder(encoded[start : start + at_once], numbers)):
-                    found[start + offset] += rows
-    return found
-
-
-def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: Prompt) -> list[int]:
-    """Token ids of a text, or of chat messages in the tokenizer's chat template with the generation prompt added."""
-    if isinstance(prompt, str):
-        ids = list(tokenizer(prompt)["input_ids"])
-    elif not tokenizer.chat_template:
-        raise IsentropeError("the prompt is a list of chat messages and the tokenizer has no chat template; use a text")
-    else:
-        encoded: Any = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-        ids = list(encoded["input_ids"])
-    if not ids:
-        raise IsentropeError(f"the prompt {prompt!r} has no tokens; a model needs at least one to continue")
-    return ids
-
-
-def _check_sampling(num_samples: int, max_new_tokens: int, temperature: float, batch_size: int) -> None:
-    for name, value in {"num_samples": num_samples, "max_new_tokens": max_new_tokens, "batch_size": batch_size}.items():
-        if value < 1:
-            raise ValueError(f"sample: {name} is {value}; it must be at least 1")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ValueError(f"sample: temperature is {temperature}; it must be finite and at least 0")
-
-
-def _check_context(model: "PreTrainedModel", encoded: Sequence[Sequence[int]], max_new_tokens: int) -> None:
-    limit = getattr(model.config, "max_position_embeddings", None)
-    longest = max(map(len, encoded), default=0)
-    if limit is not None and longest + max_new_tokens > limit:
-        raise IsentropeError(
-            f"a prompt of {longest} tokens and {max_new_tokens} new ones exceed the model's context of {limit}; "
-            "lower max_new_tokens"
-        )
-
-
-@contextmanager
-def _in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-class _Decoder:
-    """Decodes the samples of a few prompts together, with a key-value cache that holds live rows only."""
-
-    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", temperature: float) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.temperature = temperature
-        pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-        self.pad = next((token for token in (pad, end) if token is not None), 0)
-        bare = model.get_base_model() if hasattr(model, "get_base_model") else model  # an adapter hides the signature
-        parameters = inspect.signature(bare.forward).parameters
-        self.cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.2x
-        self.ends = torch.tensor(sorted(_end_tokens(model, end)), device=model.device)
-
-    def __call__(self, encoded: Sequence[Sequence[int]], uniforms: Tensor) -> list[list[Completion]]:
-        """encoded: ids of P prompts. uniforms: [P, S, T] in [0, 1). Returns S completions for each prompt."""
-        num_prompts, copies, length = uniforms.shape
-        tokens, entropies = self._decode(encoded, copies, uniforms.flatten(0, 1).to(self.model.device))
-        rows = [self._completion(ids, values, length) for ids, values in zip(tokens, entropies, strict=True)]
-        return [rows[p * copies : (p + 1) * copies] for p in range(num_prompts)]
-
-    def _decode(
-        self, encoded: Sequence[Sequence[int]], copies: int, uniforms: Tensor
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        from transformers import DynamicCache
-
-        ids, mask = self._pad_left(encoded)
-        places = (mask.cumsum(dim=1) - 1).clamp(min=0)  # padding may sit anywhere; it is masked
-        cache = DynamicCache(config=self.model.config)
-        logits = self._logits(ids, mask, places, cache).repeat_interleave(copies, dim=0)
-        cache.batch_repeat_interleave(copies)
-        mask, place = (x.repeat_interleave(copies, dim=0) for x in (mask, places[:, -1:]))
-        live = torch.arange(len(logits), device=ids.device)
-        tokens = torch.full(uniforms.shape, -1, device=ids.device)  # -1: the row had ended
-        entropies = torch.zeros(uniforms.shape, device=ids.device)
-        for step in range(uniforms.shape[1]):
-            chosen, entropy = self._choose(logits, uniforms[live, step])
-            tokens[live, step], entropies[live, step] = chosen, entropy
-            going = ~torch.isin(chosen, self.ends)
-            if step + 1 == uniforms.shape[1] or not going.any():
-                break
-            if not going.all():  # ended rows leave the cache
-                kept = going.nonzero().flatten()
-                cache.batch_select_indices(kept)
-                live, mask, place, chosen = live[kept], mask[kept], place[kept], chosen[kept]
-            mask, place = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1), place + 1
-            logits = self._logits(chosen[:, None], mask, place, cache)
-        lengths = (tokens >= 0).sum(dim=1).tolist()
-        return _cut(tokens.tolist(), lengths), _cut(entropies.tolist(), lengths)
-
-    def _logits(self, ids: Tensor, mask: Tensor, places: Tensor, cache: Any) -> Tensor:
-        """[B, V] at the last position; the cache grows in place."""
-        given = {self.cache_name: cache, "use_cache": True, "logits_to_keep": 1}
-        return self.model(input_ids=ids, attention_mask=mask, position_ids=places, **given).logits[:, -1]
-
-    def _pad_left(self, encoded: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        width = max(map(len, encoded))
-        ids = [[self.pad] * (width - len(row)) + list(row) for row in encoded]
-        mask = [[0] * (width - len(row)) + [1] * len(row) for row in encoded]
-        return torch.tensor(ids, device=self.model.device), torch.tensor(mask, device=self.model.device)
-
-    def _choose(self, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """The token at which the cumulative distribution passes the random number, and the exact entropy."""
-        scaled = logits.double() / (self.temperature or 1.0)
-        probabilities = scaled.softmax(dim=-1)
-        entropy = torch.special.entr(probabilities).sum(dim=-1)
-        if self.temperature == 0:
-            return logits.argmax(dim=-1), entropy.float()
-        cumulative = probabilities.cumsum(dim=-1)
-        if not torch.isfinite(cumulative[:, -1]).all():
-            raise IsentropeError(
-                "the model's logits hold NaN or inf: its weights have diverged; load an earlier checkpoint"
-            )
-        passed = uniform.double()[:, None] * cumulative[:, -1:]  # a float32 number: never rounds up to the total
-        return torch.searchsorted(cumulative, passed, right=True).squeeze(-1), entropy.float()
-
-    def _completion(self, tokens: list[int], entropies: list[float], limit: int) -> Completion:
-        is_truncated = len(tokens) == limit and tokens[-1] not in self.ends.tolist()
-        text = str(self.tokenizer.decode(tokens, skip_special_tokens=True))
-        return Completion(text, tuple(tokens), tuple(entropies), is_truncated)
-
-
-def _cut(rows: list[list[Number]], lengths: Sequence[int]) -> list[list[Number]]:
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
-
-
-def _end_tokens(model: "PreTrainedModel", end: int | None) -> set[int]:
-    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    several = configured if isinstance(configured, list) else [configured]
-    return {token for token in [*several, end] if token is not None}
+EXACT = "exact"  # kinds of an entropy
+ESTIMATE = "estimate from the tokens drawn"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `evaluate` measured on one task.
+    """What is measured on one task. A figure that nobody could measure is NaN.
 
+    problems, samples: problems, and samples of each (the most, where they differ).
     pass_at: k -> mean over problems of the unbiased pass@k, for k = 1, 2, 4, ... and the number of samples.
-    interval: 95% bootstrap interval of pass@1 over problems. reward: mean over all samples.
+    interval: 95% bootstrap interval of pass@1 over problems. intervals: the same for every figure, by name: "pass@8",
+    "avg", "majority", "entropy", "length", "truncated", "no_answer", "unscored".
+    half_width: how far pass@1 can be off by the choice of so many problems alone, see `estimates.half_width`.
+    reward: avg@k, the mean over problems of the mean reward of their samples.
+    majority: majority@k, expected over ties, see `estimates.majority_vote`.
+    What could not be judged counts neither as right nor as wrong: pass_at, reward and majority are over the judged
+    samples, and pass@k over the problems that have k of them (`counted`: k -> how many these are).
     distinct_right, distinct_answers: mean over problems of the number of different right answers, and of different
     answers right or wrong, among the first `distinct_of` samples (8, or all if there are fewer); what has
     no answer or could not be scored is no answer.
-    entropy: exact, of the evaluated policy at this temperature, mean over all sampled tokens, in nats.
+    entropy: of the evaluated policy at this temperature, mean over all sampled tokens, in nats; entropy_kind says
+    whether exact or an estimate, "" where it is not known.
     length: mean number of tokens, the end token included. truncated, no_answer, unscored: shares in [0, 1] of the
     samples that reached the length limit, gave no answer, and could not be scored.
     right: number of right samples of each problem, in the order of the examples.
@@ -312,12 +69,17 @@ class Report:
     max_new_tokens: int
     seed: int
     pass_at: dict[int, float]
+    counted: dict[int, int]
     interval: tuple[float, float]
+    intervals: dict[str, tuple[float, float]]
+    half_width: float
     reward: float
+    majority: float
     distinct_right: float
     distinct_answers: float
     distinct_of: int
     entropy: float
+    entropy_kind: str
     length: float
     truncated: float
     no_answer: float
@@ -330,8 +92,9 @@ class Report:
         return self.pass_at[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, in types JSON has; the k of pass_at become texts."""
-        return asdict(self) | {"pass_at": {str(k): value for k, value in self.pass_at.items()}}
+        """All fields, in types JSON has; the k of pass_at and counted become texts."""
+        texts = {name: {str(k): value for k, value in getattr(self, name).items()} for name in ("pass_at", "counted")}
+        return asdict(self) | texts
 
 
 def evaluate(
@@ -354,43 +117,123 @@ def evaluate(
         raise IsentropeError(f"there are no examples of task {task.name} to evaluate on; ask for at least one")
     prompts = [example.prompt for example in examples]
     drawn = sample(model, tokenizer, prompts, samples, max_new_tokens, temperature, seed, batch_size)
-    scores = [[task.score(one.text, example) for one in row] for row, example in zip(drawn, examples, strict=True)]
-    settings = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
-    return Report(task=task.name, **settings, **_score_figures(scores), **_sample_figures(drawn))  # type: ignore[arg-type]
+    problems = [judge(task, example, row) for example, row in zip(examples, drawn, strict=True)]
+    return summarise(problems, temperature, max_new_tokens, seed)
 
 
-def _score_figures(scores: Sequence[Sequence[Score]]) -> dict[str, Any]:
-    samples = len(scores[0])
-    right = tuple(sum(score.outcome == "right" for score in row) for row in scores)
-    counted = min(NUM_COUNTED, samples)
-    powers = {2**i for i in range(samples.bit_length())} | {samples}
-    return {
-        "problems": len(scores),
-        "samples": samples,
-        "pass_at": {k: _mean([pass_at_k(samples, c, k) for c in right]) for k in sorted(powers)},
-        "interval": bootstrap_interval([c / samples for c in right]),
-        "reward": avg_at_k([[score.reward for score in row] for row in scores], samples),
-        "distinct_right": _mean([_num_distinct(row[:counted], ("right",)) for row in scores]),
-        "distinct_answers": _mean([_num_distinct(row[:counted], ("right", "wrong")) for row in scores]),
-        "distinct_of": counted,
-        "no_answer": _mean([score.outcome == "wrong" and not score.answer for row in scores for score in row]),
-        "unscored": _mean([score.outcome == "unscored" for row in scores for score in row]),
-        "right": right,
-    }
+def judge(task: Task, example: Example, drawn: Sequence[Completion]) -> Problem:
+    """Score the completions that were sampled for one example."""
+    known = [
+        {"length": len(one.tokens), "truncated": one.is_truncated, "entropy": math.fsum(one.entropies)} for one in drawn
+    ]
+    return results.judge(task, example, [one.text for one in drawn], known)
 
 
-def _sample_figures(drawn: Sequence[Sequence[Completion]]) -> dict[str, float]:
-    rows = [one for row in drawn for one in row]
-    return {
-        "entropy": _mean([value for one in rows for value in one.entropies]),
-        "length": _mean([len(one.tokens) for one in rows]),
-        "truncated": _mean([one.is_truncated for one in rows]),
-    }
+def ks(samples: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and the number of samples itself.
+
+    >>> ks(6), ks(8)
+    ((1, 2, 4, 6), (1, 2, 4, 8))
+    """
+    return tuple(sorted({2**i for i in range(samples.bit_length())} | {samples}))
 
 
-def _num_distinct(scores: Sequence[Score], outcomes: Sequence[str]) -> int:
-    return len({score.answer for score in scores if score.answer and score.outcome in outcomes})
+def summarise(
+    problems: Sequence[Problem], temperature: float, max_new_tokens: int, seed: int, entropy_kind: str = EXACT
+) -> Report:
+    """The report on problems of one task, each with at least one sample.
+
+    temperature, max_new_tokens, seed: what they were sampled with; NaN and 0 where nobody knows.
+    Raises IsentropeError for no problems.
+    """
+    if not problems:
+        raise IsentropeError("there are no problems to sum up; give at least one")
+    samples = max(len(problem.samples) for problem in problems)
+    pairs = columns(problems, samples)
+    found = {name: estimates.ratio(column) for name, column in pairs.items()}
+    intervals = {name: estimates.ratio_interval(column) for name, column in pairs.items()}
+    passed = {k: found[f"pass@{k}"] for k in ks(samples)}
+    names = ("majority", "entropy", "length", "truncated", "no_answer", "unscored")
+    shares: dict[str, Any] = {name: found[name] for name in names}
+    return Report(
+        task=problems[0].task,
+        problems=len(problems),
+        samples=samples,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        pass_at=passed,
+        counted={k: sum(one > 0 for _, one in pairs[f"pass@{k}"]) for k in ks(samples)},
+        interval=intervals["pass@1"],
+        intervals=intervals,
+        half_width=math.nan if math.isnan(passed[1]) else half_width(passed[1], len(problems)),
+        reward=found["avg"],
+        entropy_kind="" if math.isnan(found["entropy"]) else entropy_kind,
+        right=tuple(problem.num_right for problem in problems),
+        **shares,
+        **_distinct(problems, min(NUM_COUNTED, samples)),
+    )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def columns(problems: Sequence[Problem], samples: int) -> dict[str, list[Pair]]:
+    """Every figure of every problem, by the figure's name; see `Problem.figures`."""
+    rows = [problem.figures(ks(samples)) for problem in problems]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _distinct(problems: Sequence[Problem], counted: int) -> dict[str, Any]:
+    def mean(outcomes: tuple[str, ...]) -> float:
+        return math.fsum(_num_distinct(problem.samples[:counted], outcomes) for problem in problems) / len(problems)
+
+    return {"distinct_right": mean(("right",)), "distinct_answers": mean(("right", "wrong")), "distinct_of": counted}
+
+
+def _num_distinct(samples: Sequence[Sample], outcomes: Sequence[str]) -> int:
+    return len({one.answer for one in samples if one.answer and one.outcome in outcomes})
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A second evaluation minus a first, on the problems that both have.
+
+    problems: how many these are. differences: figure -> second minus first. intervals: 95% bootstrap intervals of
+    these, problems drawn for both at once. A difference whose interval holds 0 is not told from chance.
+    """
+
+    task: str
+    problems: int
+    differences: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+
+    def is_clear(self, name: str) -> bool:
+        """Whether the interval of a figure lies on one side of 0."""
+        low, high = self.intervals[name]
+        return low > 0 or high < 0
+
+
+def difference(
+    task: str, first: Mapping[str, Mapping[str, Pair]], second: Mapping[str, Mapping[str, Pair]]
+) -> Difference:
+    """Compare two evaluations of one task, figure by figure, on the problems that both have.
+
+    first, second: the key of each problem -> its figures (`Problem.figures`); figures that both have are compared.
+    Raises IsentropeError where no problem is in both.
+    """
+    common = [key for key in first if key in second]
+    if not common:
+        raise IsentropeError(
+            f"task {task}: the two evaluations have no problem in common ({len(first)} and {len(second)} problems); "
+            "evaluate both on the same ones"
+        )
+    names = [name for name in first[common[0]] if name in second[common[0]]]
+    pairs = {name: ([first[key][name] for key in common], [second[key][name] for key in common]) for name in names}
+    return Difference(
+        task=task,
+        problems=len(common),
+        differences=_each(pairs, lambda a, b: estimates.ratio(b) - estimates.ratio(a)),
+        intervals=_each(pairs, estimates.paired_interval),
+    )
+
+
+def _each(pairs: Mapping[str, tuple[list[Pair], list[Pair]]], function: Callable[[Any, Any], Any]) -> dict[str, Any]:
+    return {name: function(*both) for name, both in pairs.items()}

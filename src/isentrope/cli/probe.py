@@ -134,8 +134,8 @@ def _prompts(model: str, task: str | None, file: Path | None, count: int, seed: 
 def _samples(
     model: Any, tokenizer: Any, prompts: list[Any], length: int, temperature: float, seed: int
 ) -> "list[Sample]":
-    from isentrope.evaluate import encode_prompt, sample
     from isentrope.precision import Sample
+    from isentrope.sampling import encode_prompt, sample
 
     drawn = sample(model, tokenizer, prompts, num_samples=1, max_new_tokens=length, temperature=temperature, seed=seed)
     encoded = [tuple(encode_prompt(tokenizer, prompt)) for prompt in prompts]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from isentrope.engines.trl_options import OptionError, sampler_mismatches
-from isentrope.evaluate import continue_ids
+from isentrope.sampling import continue_ids
 
 
 def shared_prefill(prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
