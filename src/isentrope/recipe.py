@@ -138,7 +138,7 @@ class Trainer(_Section):
 
 
 class Curriculum(_Section):
-    """Which problems are preferred: `by` "pass_rate" switches it on, with `order` "stratified"; see tasks.curriculum."""
+    """Which problems are preferred: `by` "pass_rate" switches it on, and stratifies; see tasks.curriculum."""
 
     by: Literal["", "pass_rate"] = ""
     low: float = 0.25

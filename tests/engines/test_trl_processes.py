@@ -54,6 +54,7 @@ def compare(objective: str, model: str, out: Path) -> list[dict[str, float]]:
     assert first["state"] == pytest.approx(one["state"], rel=1e-5)
     for a, b in zip(first["history"], one["history"], strict=True):
         assert close(a, b, rel=1e-3), (a, b)
+    assert first["prompts"] == second["prompts"] == one["prompts"]
     assert first["norms"] == second["norms"]
     assert first["norms"][1] == pytest.approx(one["norms"][1], rel=1e-4)
     assert first["norms"][0] > first["norms"][1], "the gradient of a quarter of the rows is noisier than that of all"
@@ -84,6 +85,18 @@ def test_two_processes_replace_the_same_groups(share: float, tiny_path: str, tmp
     replaced = [line["dynamic_sampling/replaced"] for line in lines if "dynamic_sampling/replaced" in line]
     assert any(replaced)
     assert any(number % 2 for number in replaced), "an odd number of groups does not divide among two ranks"
+
+
+def test_two_processes_draw_the_same_prompts_by_pass_rate(tiny_path: str, tmp_path: Path) -> None:
+    (one,) = start(1, tiny_path, tmp_path / "one", "curriculum")
+    first, second = start(2, tiny_path, tmp_path / "two", "curriculum")
+    assert first["world"] == 2
+    assert first["prompts"] == second["prompts"] == one["prompts"]
+    assert sum(rate is not None for rate in one["prompts"]["rates"]) > 4
+    assert relative_distance(first["gradients"][0], one["gradients"][0]) < 5e-6
+    keys = ("curriculum/seen", "curriculum/new", "curriculum/in_band", "curriculum/pass_rate", "reward/low")
+    mine, theirs = ([[line.get(key, -1.0) for key in keys] for line in run["history"]] for run in (first, one))
+    assert [x for line in mine for x in line] == pytest.approx([x for line in theirs for x in line], rel=1e-6)
 
 
 def test_two_processes_resume_in_the_middle_of_a_rollout(tiny_path: str, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 two_processes.py MODEL OUT OBJECTIVE [CHECKPOINT]
 
-Rollouts depend on the prompt and the place in its group alone, so that one process and two see the same rows.
+OBJECTIVE "curriculum" is ce_gppo with prompts drawn by weight and pass rate. Rollouts depend on the prompt and the
+place in its group alone, so that one process and two see the same rows.
 """
 
 import os
@@ -21,6 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import train
 
 from isentrope.engines.trl import ObjectiveTrainer
+from isentrope.tasks.curriculum import Curriculum
+from isentrope.tasks.mix import Order
+
+ORDER = Order({"low": 2.0, "high": 1.0}, Curriculum(low=0.3, high=0.7, width=0.1, floor=0.01, passed=0.3))
 
 
 def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -103,12 +108,14 @@ def main(model: str, out: str, objective: str, checkpoint: str | None = None) ->
         processing_class=AutoTokenizer.from_pretrained(model),
         reward_funcs=often_constant if "rollout" in objective else reward,
         rollout_func=rollout,
-        objective=objective,
+        objective="ce_gppo" if objective == "curriculum" else objective,
+        order=ORDER if objective == "curriculum" else None,
         diagnostics_interval=2,
     )
     rank = run.trainer.accelerator.process_index
     assert run.trainer.accelerator.num_processes == world, "this run has other processes than it was started with"
     found = {"world": world, "gradients": run.gradients, "parameters": run.parameters, "state": run.trainer._state}
+    found |= {"prompts": run.trainer._prompts.state()}
     found |= {"history": run.history, "norms": run.trainer._diagnostics._norms}
     torch.save(found, Path(out) / f"result{rank}.pt")
     leave(world)
