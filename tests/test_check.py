@@ -157,6 +157,17 @@ class Narrow(Objective):
         return -super().weights(rows, totals)
 
 
+@dataclass(frozen=True)
+class FalselyElementwise:
+    """Curved in logp, so that the mean of a row does not stand for its tokens."""
+
+    elementwise = True
+    ignores_ratio = True
+
+    def __call__(self, log_ratio, advantage, *, logp):
+        return advantage * logp * logp.detach()
+
+
 class Late(Objective):
     """Shapes a batch by the state before it."""
 
@@ -200,6 +211,7 @@ BREAKS = {
     "bad_rewards_are_refused": like(Lenient, SOUND),
     "bad_tokens_count_as_masked": like(Trusting, SOUND),
     "bad_logp_counts_as_dropped": like(Trusting, presets.gspo),
+    "by_row_as_by_token": replace(SOUND, surrogate=FalselyElementwise()),
 }
 
 

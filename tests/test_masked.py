@@ -29,6 +29,40 @@ def test_values_by_hand_and_gradients_that_stop_at_the_mask(function, expected):
     assert not gradient[~MASK].any()
 
 
+@pytest.mark.parametrize(
+    "shapes", [((3, 4), (3, 4)), ((3, 1), (3, 4)), ((3, 4), (3, 1)), ((1, 4), (3, 1)), ((4,), (3, 4))]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_filling_broadcasts_as_a_selection_does(shapes, dtype):
+    (shape, masks), g = shapes, torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=g, dtype=dtype).masked_fill(torch.rand(shape, generator=g) < 0.3, math.nan)
+    mask = (
+        (torch.rand(masks, generator=g) < 0.5) & ~x.isnan() if shape == masks else torch.rand(masks, generator=g) < 0.5
+    )
+    zero = torch.zeros((), dtype=dtype)
+    for x_ in (x, x.clone().requires_grad_()):
+        expected = torch.where(mask, x_, zero)
+        found = masked.fill(x_, mask)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_filling_in_float32_stops_value_and_gradient_at_the_mask_twice_over():
+    x = X.float().requires_grad_()
+    (gradient,) = torch.autograd.grad(masked.fill(x, MASK).pow(3).sum(), x, create_graph=True)
+    assert gradient.tolist() == [[3, 12, 0], [48, 0, 0], [0, 0, 0]]
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    assert second.tolist() == [[6, 12, 0], [24, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_only_finite_positions_within_the_mask_are_kept(bad):
+    x, mask = torch.ones(2, 3), torch.tensor([[True, True, False], [True, False, False]])
+    assert masked.finite_within(x, mask) is mask
+    x[0, 1] = x[1, 2] = bad
+    assert masked.finite_within(x, mask).tolist() == [[True, False, False], [True, False, False]]
+    assert masked.finite_within(torch.full((2, 3), 3e38), mask).tolist() == mask.tolist()  # the sum overflows
+
+
 @pytest.mark.parametrize("function", [masked.mean, masked.variance])
 def test_statistics_of_nothing_are_zero(function):
     assert function(X, torch.zeros_like(MASK)).item() == 0

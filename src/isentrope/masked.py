@@ -5,6 +5,7 @@ neither value nor gradient) and works in the dtype it is given, float32 or wider
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +29,38 @@ def is_finite(x: Tensor) -> Tensor:
     return x.abs() < torch.inf
 
 
+def finite_within(x: Tensor, mask: Tensor) -> Tensor:
+    """The True positions at which x is finite."""
+    if x.device.type == "cpu" and bool(torch.isfinite(x.sum())):
+        return mask  # a sum takes a tenth of the comparison's time here; on a GPU its value would have to be waited for
+    return mask & is_finite(x)
+
+
 def fill(x: Tensor, mask: Tensor, value: float = 0.0) -> Tensor:
     """x where mask is True, `value` elsewhere; the gradient at the other positions is exactly 0."""
+    plain = x.shape == mask.shape or not x.requires_grad
+    if value == 0 and plain and x.device.type == "cpu" and x.dtype == torch.float32:
+        blanked: Tensor = _Blank.apply(x, mask)
+        return blanked
     return torch.where(mask, x, torch.full((), value, dtype=x.dtype, device=x.device))
+
+
+class _Blank(torch.autograd.Function):
+    """`torch.where(mask, x, 0)` by an integer product of the bits, which turns NaN into 0 too: a third of the time on a
+    CPU, where torch's selection is not vectorised.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        kept, bits = mask.int(), x.contiguous().view(torch.int32)
+        fits = kept.shape == torch.broadcast_shapes(kept.shape, bits.shape)
+        return (kept.mul_(bits) if fits else kept * bits).view(torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return fill(gradients[0], mask), None
 
 
 def row_count(mask: Tensor) -> Tensor:

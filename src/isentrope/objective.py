@@ -39,6 +39,8 @@ from isentrope.errors import IsentropeWarning
 from isentrope.ratio import TokenRatio, mismatched_bounds
 from isentrope.rollout import Rollout
 
+ROW_ADVANTAGE = "advantage/row"  # [B,1], beside `advantage` where it is the same for all tokens of a row
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -194,8 +196,9 @@ class Objective:
         statistics.
 
         Returns the batch's columns with `advantage` [B,T], `selected`, `counted`, `excluded` (bool [B,T]) and the
-        rules' own columns ("path/name"), each with B rows, and the new state. A non-finite value at an unmasked
-        position of a column that is read excludes the token, with a warning.
+        rules' own columns ("path/name"), each with B rows, and the new state. Where `advantage` is the same for all
+        tokens of a row, "advantage/row" [B,1] says so; drop it if you replace `advantage`. A non-finite value at an
+        unmasked position of a column that is read excludes the token, with a warning.
         Raises ColumnError for a missing or malformed column.
         """
         state = self.init() if state is None else state
@@ -205,12 +208,13 @@ class Objective:
         rows = clean(batch, needs.prepare | needs.loss | needs.optional)
         state = self.observe(rows, state)
         now = self.at(state)
-        rows["advantage"] = _wide(now._run("advantage", now.advantage, rows, (), own=True), rows["mask"])
+        rows |= _spread(now._run("advantage", now.advantage, rows, (), own=True), rows["mask"])
         for i, rule in enumerate(now.shaping):
             path = f"shaping.{i}"
             rows |= _own_columns(path, rule, rows)
             if not _runs_in_loss(path, rule):
                 rows["advantage"] = masked.fill(now._run(path, rule, rows, (rows["advantage"],)), rows["mask"])
+                rows.pop(ROW_ADVANTAGE, None)
         rows |= now._selection(rows)
         for path, rule in now.rules():
             if not path.startswith(("advantage", "select", "shaping")):
@@ -227,15 +231,15 @@ class Objective:
 
     def _selection(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         selected = counted = rows["mask"]
-        advantage = rows["advantage"]
+        advantages = {name: rows[name] for name in ("advantage", ROW_ADVANTAGE) if name in rows}
         for i, rule in enumerate(self.select):
             kept = self._run(f"select.{i}", rule, rows, (), own=True)
             if kept.ndim == 1:
                 kept = kept[:, None]
-                advantage = masked.fill(advantage, kept)
+                advantages = {name: masked.fill(x, kept) for name, x in advantages.items()}
             selected = selected & kept
             counted = counted & kept if getattr(rule, "count", "kept") == "kept" else counted
-        return {"selected": selected, "counted": counted, "advantage": advantage}
+        return {"selected": selected, "counted": counted} | advantages
 
     def count(self, rows: Batch) -> Totals:
         """The totals of prepared rows: of the whole batch when these are all its rows. Counts of disjoint parts add
@@ -254,11 +258,10 @@ class Objective:
         An empty or fully deselected slice gives 0 that still has a graph.
         """
         rows = self.cleaned({name: x for name, x in rows.items() if name != "entropy" or self._reads_entropy})
-        objective = masked.fill(self._per_token(rows), rows["selected"])
-        weight = self._run("aggregate", self.aggregate, rows, (totals,)).to(objective.dtype)
-        if weight.ndim == 2 and weight.shape[-1] == 1:  # the same for all tokens of a row: sum them first
-            objective = objective.sum(-1, keepdim=True)
-        return -(objective * weight).sum()
+        weight = self._run("aggregate", self.aggregate, rows, (totals,)).to(rows["logp"].dtype)
+        if weight.ndim < 2 or weight.shape[-1] > 1:
+            return -(masked.fill(self._per_token(rows), rows["selected"]) * weight).sum()
+        return -(self._row_sums(rows) * weight).sum()
 
     def weights(self, rows: Batch, totals: Totals) -> Tensor:
         """dJ/dlogp of every token, [B,T], detached: the common currency of tests, diagnostics and reports."""
@@ -323,16 +326,43 @@ class Objective:
         usable = rows["mask"]
         for name, x in current.items():
             if name == "logp" or self._reads_entropy:
-                usable = usable & masked.is_finite(x.detach())
+                usable = masked.finite_within(x.detach(), usable)
         selected = rows["selected"] & usable
         clean = {n: masked.fill(x.detach() if self.select else x, usable) for n, x in current.items()}
         if self.select:  # a rule that takes a row's mean would reach dropped tokens
             clean |= {n: torch.where(selected, x, clean[n]) for n, x in current.items() if x.requires_grad}
         return _Cleaned(dict(rows) | clean | {"mask": usable, "selected": selected}, self)
 
+    def _row_sums(self, rows: dict[str, Tensor]) -> Tensor:
+        """The sum of J over each row's selected tokens, [B,1]."""
+        if not (self._is_alike_in_a_row and ROW_ADVANTAGE in rows):
+            return masked.fill(self._per_token(rows), rows["selected"]).sum(-1, keepdim=True)
+        count = masked.row_count(rows["selected"])[:, None]
+        given = dict(rows)
+        if "logp" in reads(self.surrogate):  # which is 0 at all other tokens
+            given["logp"] = rows["logp"].sum(-1, keepdim=True) / count.clamp(min=1)
+        ratio = None if _ignores_ratio(self.surrogate) else invoke(self.ratio, rows, method="of_rows")
+        return self._run("surrogate", self.surrogate, given, (ratio, rows[ROW_ADVANTAGE])) * count
+
+    @cached_property
+    def _is_alike_in_a_row(self) -> bool:
+        """J and its gradient are the same for all tokens of a row, once the advantage is."""
+        plain = not (self.select or self.penalties or self.correction or self._shapes_in_loss)
+        return (
+            plain
+            and _is_elementwise(self.surrogate)
+            and (_ignores_ratio(self.surrogate) or hasattr(self.ratio, "of_rows"))
+        )
+
+    @cached_property
+    def _shapes_in_loss(self) -> bool:
+        return any(_runs_in_loss(f"shaping.{i}", rule) for i, rule in enumerate(self.shaping))
+
     def _per_token(self, rows: dict[str, Tensor]) -> Tensor:
-        log_ratio = self._run("ratio", self.ratio, rows, ())
-        objective: Tensor = self._run("surrogate", self.surrogate, rows, (log_ratio, self._shape(rows)))
+        log_ratio = None if _ignores_ratio(self.surrogate) else self._run("ratio", self.ratio, rows, ())
+        by_row = _is_elementwise(self.surrogate) and ROW_ADVANTAGE in rows and not self._shapes_in_loss
+        advantage = rows[ROW_ADVANTAGE] if by_row else self._shape(rows)
+        objective: Tensor = self._run("surrogate", self.surrogate, rows, (log_ratio, advantage))
         if self.correction is not None:
             objective = objective * self._run("correction", self.correction, rows, ()).detach()
         for i, rule in enumerate(self.penalties):
@@ -396,5 +426,16 @@ def _own_columns(path: str, rule: Any, rows: Mapping[str, Tensor]) -> dict[str, 
     return {f"{path}/{name}": x for name, x in invoke(rule, Measured(rows), method="prepare").items()}
 
 
-def _wide(advantage: Tensor, mask: Tensor) -> Tensor:
-    return masked.fill(advantage if advantage.ndim == 2 else advantage[:, None], mask)
+def _spread(advantage: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """What an advantage rule returned, over the tokens, and as it is where it gave one number a row."""
+    if advantage.ndim == 2:
+        return {"advantage": masked.fill(advantage, mask)}
+    return {"advantage": masked.fill(advantage[:, None], mask), ROW_ADVANTAGE: advantage[:, None]}
+
+
+def _is_elementwise(surrogate: Any) -> bool:
+    return bool(getattr(surrogate, "elementwise", False))
+
+
+def _ignores_ratio(surrogate: Any) -> bool:
+    return bool(getattr(surrogate, "ignores_ratio", False))

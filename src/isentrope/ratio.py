@@ -43,6 +43,10 @@ class SequenceRatio:
         log_s = masked.row_mean((logp - old_logp).detach(), mask)
         return log_s[:, None] + (logp - logp.detach())
 
+    def of_rows(self, *, logp: Tensor, old_logp: Tensor, mask: Tensor) -> Tensor:
+        """log s itself, [B,1]: n tokens of a row that share J(log s) sum to n J, with the same gradient of each token."""
+        return masked.row_mean(logp - old_logp, mask)[:, None]
+
 
 def mismatched_bounds(ratio: Any, surrogate: Any) -> list[str]:
     """A sequence's ratio moves by thousandths, a token's by tenths: the bounds of one are wrong for the other."""

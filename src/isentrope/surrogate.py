@@ -2,7 +2,9 @@
 
 r = exp(clip(log_ratio, -20, 20)) as `masked.ratio`. A rule that clips offers `clipped(log_ratio, advantage) -> (low,
 high)`, the tokens beyond each side of its band where the clip bites; `only_off_policy` says in a few words what does
-nothing while the ratio is 1.
+nothing while the ratio is 1. `elementwise = True` promises that a token's J depends on its own log-ratio and advantage
+alone, linearly on its logp where that is read: what is the same for all tokens of a row may then come as [B,1].
+`ignores_ratio = True`: log_ratio is not looked at, and may be None.
 """
 
 from dataclasses import dataclass
@@ -46,13 +48,18 @@ def _require_band(rule: Any) -> None:
 class PolicyGradient:
     """J = A logp with gradient A grad logp: no ratio, no clip.  Source: REINFORCE; RLOO, arXiv:2402.14740."""
 
-    def __call__(self, log_ratio: Tensor, advantage: Tensor, *, logp: Tensor) -> Tensor:
+    elementwise = True
+    ignores_ratio = True
+
+    def __call__(self, log_ratio: Tensor | None, advantage: Tensor, *, logp: Tensor) -> Tensor:
         return advantage * logp
 
 
 @dataclass(frozen=True)
 class ImportanceWeighted:
     """J = r A."""
+
+    elementwise = True
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         return masked.ratio(log_ratio) * advantage
@@ -71,6 +78,7 @@ class PPOClip:
     low: Number = 0.2
     high: Number = 0.2
     dual: float | None = None
+    elementwise = True
     only_off_policy = "the clip"
 
     def __post_init__(self) -> None:
@@ -101,6 +109,7 @@ class GradientPreservingClip:
     high: Number = 0.2
     keep_low: Number = 1.0
     keep_high: Number = 1.0
+    elementwise = True
     only_off_policy = "the clip and the gradients it keeps"
 
     def __post_init__(self) -> None:
@@ -128,6 +137,7 @@ class ClippedWeight:
 
     low: Number | None = None
     high: Number | None = 0.2
+    elementwise = True
     only_off_policy = "the cap on the weight"
 
     def __post_init__(self) -> None:
@@ -158,6 +168,7 @@ class SoftGate:
 
     tau_pos: Number = 1.0
     tau_neg: Number = 1.05
+    elementwise = True
     only_off_policy = "the soft gate"
 
     def __post_init__(self) -> None:
@@ -167,8 +178,8 @@ class SoftGate:
 
     def __call__(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         tau = torch.where(advantage > 0, self.tau_pos, advantage.new_full((), self.tau_neg))
-        gate = (masked.ratio(log_ratio) - 1).mul_(tau).sigmoid_()
-        return (gate / tau).mul_(advantage).mul_(4)
+        gate = torch.addcmul(-tau, masked.ratio(log_ratio), tau).sigmoid_()
+        return gate * (4 / tau).mul_(advantage)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from isentrope.laws._trial import (
     token_columns,
     used_state,
 )
-from isentrope.objective import Objective
+from isentrope.objective import ROW_ADVANTAGE, Objective
 
 
 @law
@@ -88,3 +88,14 @@ def masked_positions_never_matter(objective: Objective, batch: Batch) -> None:
     a, b = outcome(objective, clean, state), outcome(objective, dirty, state)
     require_bits(a, b)
     require(not a.weights[~batch["mask"]].any(), "weight 0 at masked positions", a.weights.tolist())
+
+
+@law
+def by_row_as_by_token(objective: Objective, batch: Batch) -> None:
+    """An advantage given once a row, where all tokens of the row share it, changes nothing: what `elementwise` of a
+    surrogate and `of_rows` of a ratio promise.
+    """
+    o = outcome(objective, batch, used_state(objective, batch))
+    spread = {name: x for name, x in o.prepared.items() if name != ROW_ADVANTAGE}
+    loss, weights, entropy_weights = differentiate(o.now, spread, o.now.count(spread))
+    same(o, replace(o, loss=loss, weights=weights, entropy_weights=entropy_weights))
