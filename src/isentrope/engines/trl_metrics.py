@@ -2,17 +2,11 @@
 
 TRL's keys stay (`reward`, `completions/*`, `entropy`, `clip_ratio/*`, `kl`, ...). All that come from the loss, TRL's
 and ours, are means over tokens (or rows) since the last log line, over the tokens that the policy wrote;
-log-probabilities and entropies are those at the temperature at which the rollout batch is scored. Ours:
+log-probabilities and entropies are those at the temperature at which the rollout batch is scored. Ours are those of
+`metrics`, and:
 
 | key | meaning |
 | --- | --- |
-| `entropy/current_exact` | exact softmax entropy of the policy at the update, nats; TRL's `entropy` is the same |
-| `entropy/old_exact` | the same of the policy at the rollout; where the objective or TRL takes that pass |
-| `entropy/current_exact/<task>`, `reward/<task>` | by the dataset's column `task`, with more than one task |
-| `clip/low`, `clip/high` | share of counted tokens beyond the surrogate's lower and upper bound, where it acts |
-| `ratio/mean`, `kl_old` | mean of the ratio, and k3 estimate of the KL divergence from the rollout's policy, nats |
-| `kl_rollout` | the same between the sampler and the trainer's pass, where the sampler reports log-probabilities |
-| `tokens/selected`, `tokens/excluded` | share of tokens with a gradient; share left out for a non-finite column |
 | `controller/<slot>.<field>.<number>` | every number of the controllers' state, as it stands at the log line |
 | `rollout/temperature` | of the rollout batch in use (with share < 1 of its tempered rows), if the objective sets it |
 | `rollout/tempered_reward`, `rollout/untempered_reward` | mean reward of the rows sampled at it and of the others |
@@ -21,26 +15,17 @@ log-probabilities and entropies are those at the temperature at which the rollou
 | `fp16/loss_scale`, `fp16/skipped_steps` | see `trl_fp16`; with `fp16=True` |
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isentrope import masked
-from isentrope.aggregate import Totals
-from isentrope.diagnostics import step_metrics
+from isentrope.engines import metrics
+from isentrope.engines.metrics import log_rollout as log_rollout
 from isentrope.objective import Objective
-from isentrope.penalty import reference_kl
 
-_SUMS = Totals(1.0, 1.0, 1.0)  # step_metrics divides by the totals: these leave the sums as they are
-_NAMES = {
-    "ratio": "ratio/mean",
-    "kl_old": "kl_old",
-    "clip_low": "clip/low",
-    "clip_high": "clip/high",
-    "kl_rollout": "kl_rollout",
-}
 _TRL_NAMES = {"clip_low": "clip_ratio/low_mean", "clip_high": "clip_ratio/high_mean"}
 _REDUCTIONS = {"min": torch.amin, "max": torch.amax}
 
@@ -106,41 +91,15 @@ class MetricPool:
         self._extremes = {(name, kind): value.to(device) for name, kind, value in state["extremes"]}
 
 
-def log_rollout(pool: MetricPool, rows: Mapping[str, Tensor], tasks: list[str]) -> None:
-    """What is known of a rollout batch, of this rank's prepared rows."""
-    mask = rows["mask"]
-    if "old_entropy" in rows:
-        pool.mean("entropy/old_exact", masked.fill(rows["old_entropy"], mask).sum(), mask.sum())
-    for name, own in _by_task(rows, tasks):
-        pool.mean(f"reward/{name}", masked.fill(rows["reward"], own).sum(), own.sum())
-    if "tempered" in rows:
-        for name, own in (("tempered", rows["tempered"]), ("untempered", ~rows["tempered"])):
-            pool.mean(f"rollout/{name}_reward", masked.fill(rows["reward"], own).sum(), own.sum())
-
-
 def log_update(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor], tasks: list[str]) -> None:
-    """What is known of a micro-batch: prepared rows with the current policy's columns."""
-    mask, counted = rows["mask"], rows["counted"].sum()
-    sums = step_metrics(now, rows, _SUMS)
-    for names in (_NAMES, _TRL_NAMES):
-        for key in names.keys() & sums.keys():
-            pool.mean(names[key], sums[key], counted)
+    """What is known of a micro-batch: prepared rows with the current policy's columns, under our keys and TRL's."""
+    sums, mask, counted = metrics.log_update(pool, now, rows, tasks), rows["mask"], rows["counted"].sum()
+    for key in _TRL_NAMES.keys() & sums.keys():
+        pool.mean(_TRL_NAMES[key], sums[key], counted)
     if "clip_low" in sums:
         pool.mean("clip_ratio/region_mean", sums["clip_low"] + sums["clip_high"], counted)
         _log_clipped_rows(pool, now, rows)
-    entropy = masked.fill(rows["entropy"], mask)
-    for name in ("entropy", "entropy/current_exact"):  # TRL's name, and the one that says what it is
-        pool.mean(name, entropy.sum(), mask.sum())
-    for name, own in _by_task(rows, tasks):
-        pool.mean(
-            f"entropy/current_exact/{name}",
-            masked.fill(entropy.sum(-1), own).sum(),
-            masked.fill(mask.sum(-1), own).sum(),
-        )
-    pool.mean("tokens/selected", rows["selected"].sum().float(), mask.sum())
-    pool.mean("tokens/excluded", sums["excluded"], mask.sum() + rows["excluded"].sum())
-    if "ref_logp" in rows:
-        pool.mean("kl", masked.fill(reference_kl(rows["logp"] - rows["ref_logp"], "k3"), mask).sum(), mask.sum())
+    pool.mean("entropy", masked.fill(rows["entropy"], mask).sum(), mask.sum())  # TRL's name
 
 
 def _log_clipped_rows(pool: MetricPool, now: Objective, rows: Mapping[str, Tensor]) -> None:
@@ -150,13 +109,6 @@ def _log_clipped_rows(pool: MetricPool, now: Objective, rows: Mapping[str, Tenso
     low, high = (masked.row_mean(side.float(), counted)[counted.any(-1)] for side in sides)
     pool.extreme("clip_ratio/low_min", low, "min")
     pool.extreme("clip_ratio/high_max", high, "max")
-
-
-def _by_task(rows: Mapping[str, Tensor], tasks: list[str]) -> Iterator[tuple[str, Tensor]]:
-    """Each task's name and its rows [B] as a mask, where there is more than one task."""
-    if "task" in rows and len(tasks) > 1:
-        for number, name in enumerate(tasks):
-            yield name, rows["task"] == number
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from isentrope.engines.state import CheckpointError as CheckpointError
+from isentrope.engines.state import check_state
 from isentrope.engines.trl_batch import TaskNames
-from isentrope.errors import IsentropeError
-from isentrope.objective import Objective
 from isentrope.record import read_json, replacing, write_json
 
 STATE_FILE = "isentrope_state.json"
@@ -30,10 +30,6 @@ _LAYOUT = (
     "num_iterations",
     "num_generations",
 )
-
-
-class CheckpointError(IsentropeError, ValueError):
-    """A checkpoint that this run cannot continue from."""
 
 
 def save(trainer: Any, folder: str) -> None:
@@ -77,7 +73,7 @@ def load(trainer: Any, folder: str) -> None:
     """
     shared, own = _read_shared(folder), _read_own(folder, trainer)
     _check_layout(folder, shared["layout"], _layout(trainer))
-    _check_state(folder, shared["state"], trainer._objective)
+    check_state(folder, shared["state"], trainer._objective)
     trainer._state = shared["state"]
     trainer._tasks = TaskNames(shared["tasks"])
     trainer._step, trainer._num_rollouts = shared["micro_step"], shared["num_rollouts"]
@@ -148,17 +144,4 @@ def _check_layout(folder: str, saved: dict[str, int], current: dict[str, int]) -
         raise CheckpointError(
             f"{folder} was saved with other settings: {'; '.join(changed)}. Resume with the same ones, or start a new "
             "run from its weights"
-        )
-
-
-def _check_state(folder: str, state: dict[str, float], objective: Objective) -> None:
-    """A state may have more numbers than `init` gives (a target, say), but none of another controller."""
-    paths = tuple(f"{path}." for path in objective.controllers())
-    stray = [key for key in state if not key.startswith(paths)] if paths else list(state)
-    missing = [key for key in objective.init() if key not in state]
-    if stray or missing:
-        raise CheckpointError(
-            f"{folder} holds the state of another objective: it has {sorted(state) or 'no controllers'}, this one has "
-            f"controllers at {', '.join(objective.controllers()) or 'no place'}. Resume with the same objective, or "
-            "start a new run from its weights"
         )
