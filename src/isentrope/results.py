@@ -135,6 +135,23 @@ def judge(task: Task, example: Example, completions: Sequence[str], known: Seque
     return Problem(task.name, problem_key(example), example.prompt, samples)
 
 
+def test_problems(task: Task, most: int, seed: int) -> list[Example]:
+    """All test problems of a task, or `most` of them where it has more; each problem once.
+
+    A task says how many it has only by refusing to give more, so the number is searched for.
+    Raises IsentropeError where the task cannot give even one.
+    """
+    known, refused = task.examples("test", 1, seed), most + 1
+    count = most
+    while len(known) < refused - 1:
+        try:
+            known = task.examples("test", count, seed)
+        except IsentropeError:
+            refused = count
+        count = (len(known) + refused) // 2 if refused <= most else most
+    return list({problem_key(example): example for example in known}.values())
+
+
 def append(path: Path, problems: Iterable[Problem]) -> None:
     """Append problems to a file in one write, so that a killed process leaves at worst a cut last line."""
     text = "".join(problem.to_line() for problem in problems)
