@@ -5,6 +5,7 @@ A file of problems has one JSON object a line:
     task          name of the task
     key           `problem_key`: the same problem has the same key in every evaluation
     prompt        text or chat messages
+    answer        the ground truth that the verifier took
     completions   texts, one a sample; the following lists are as long
     outcomes      "right", "wrong" or "unscored" (could not be judged)
     rewards       in [0, 1]
@@ -69,6 +70,7 @@ class Problem:
     task: str
     key: str
     prompt: Prompt
+    answer: Any
     samples: tuple[Sample, ...]
 
     @property
@@ -115,7 +117,7 @@ class Problem:
         names = {"completions": "text", "outcomes": "outcome", "rewards": "reward", "answers": "answer"}
         names |= {"reasons": "reason", "lengths": "length", "truncated": "truncated", "entropies": "entropy"}
         lists = {column: [getattr(one, name) for one in self.samples] for column, name in names.items()}
-        head = {"task": self.task, "key": self.key, "prompt": self.prompt}
+        head = {"task": self.task, "key": self.key, "prompt": self.prompt, "answer": self.answer}
         return json.dumps(head | lists, allow_nan=False) + "\n"
 
 
@@ -132,10 +134,10 @@ def judge(task: Task, example: Example, completions: Sequence[str], known: Seque
     samples = tuple(
         Sample.of_score(text, task.score(text, example), **more) for text, more in zip(completions, known, strict=True)
     )
-    return Problem(task.name, problem_key(example), example.prompt, samples)
+    return Problem(task.name, problem_key(example), example.prompt, example.answer, samples)
 
 
-def test_problems(task: Task, most: int, seed: int) -> list[Example]:
+def held_out_problems(task: Task, most: int, seed: int) -> list[Example]:
     """All test problems of a task, or `most` of them where it has more; each problem once.
 
     A task says how many it has only by refusing to give more, so the number is searched for.
@@ -180,6 +182,6 @@ def _problem(place: str, line: bytes) -> Problem:
         row = json.loads(line)
         columns = ("completions", "outcomes", "rewards", "answers", "reasons", "lengths", "truncated", "entropies")
         samples = tuple(Sample(*values) for values in zip(*(row[column] for column in columns), strict=True))
-        return Problem(row["task"], row["key"], row["prompt"], samples)
+        return Problem(row["task"], row["key"], row["prompt"], row["answer"], samples)
     except (ValueError, KeyError, TypeError) as error:
         raise IsentropeError(f"{place} is no problem of an evaluation: {error!r}") from error

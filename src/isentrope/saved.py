@@ -5,10 +5,12 @@ A file has one JSON object a line. Keys that are not named here are left alone.
     completion     a text, or chat messages of which the last counts; or
     completions    a list of these
     task           name of the task; may be left out where one task is given
-    key            which problem: the `key` of an evaluation's own file, or
-    prompt         the prompt as the task has it, text or chat messages, which finds the problem in its test set, or
-    answer         the ground truth as the task's verifier takes it; then no data set is needed
-    lengths, truncated   optional lists (or `length`, `truncated` beside `completion`): tokens, cut by the limit
+    answer         which problem: the ground truth as the task's verifier takes it, then no data set is needed (some
+                   verifiers look at `prompt` as well), or
+    key            `results.problem_key` of a problem of the task's test set, or
+    prompt         the prompt as the task has it, text or chat messages, which finds the problem in its test set
+    lengths, truncated, entropies   optional lists (or `length`, `truncated`, `entropy` beside `completion`): tokens,
+                   cut by the limit, nats summed over the tokens
 
 Lines of the same problem are taken together, in their order.
 """
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.errors import IsentropeError
-from isentrope.results import problem_key, test_problems
+from isentrope.results import held_out_problems, problem_key
 from isentrope.tasks.base import Example, Prompt, Task, shown, text_of
 
 MOST_PROBLEMS = 20_000  # of a task, that prompts are looked up in; generators have no end
@@ -101,7 +103,7 @@ def _example(place: str, row: Mapping[str, Any], task: Task, indexes: dict[str, 
 
 def _index(task: Task) -> dict[str, Example]:
     """The test problems of a task by key and by prompt."""
-    problems = test_problems(task, MOST_PROBLEMS, seed=0)
+    problems = held_out_problems(task, MOST_PROBLEMS, seed=0)
     by_prompt = {_prompt_text(example.prompt): example for example in problems}
     return by_prompt | {problem_key(example): example for example in problems}
 
@@ -125,7 +127,9 @@ def _completions(place: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], t
         )
     lengths = _column(place, row, "lengths" if several else "length", len(given), several, int)
     cut = _column(place, row, "truncated", len(given), several, bool)
-    known = tuple({"length": length, "truncated": one} for length, one in zip(lengths, cut, strict=True))
+    entropies = _column(place, row, "entropies" if several else "entropy", len(given), several, float)
+    columns = zip(lengths, cut, entropies, strict=True)
+    known = tuple(dict(zip(("length", "truncated", "entropy"), values, strict=True)) for values in columns)
     return tuple(_text(place, one) for one in given), known
 
 

@@ -11,7 +11,7 @@ from isentrope import record, tasks
 from isentrope.errors import IsentropeError
 from isentrope.recipe import parse_assignment
 from isentrope.record import RunFolder
-from isentrope.results import test_problems
+from isentrope.results import held_out_problems
 from isentrope.tasks import Example, Task
 from isentrope.tasks.registry import BUILT_IN
 
@@ -64,7 +64,7 @@ class Plan:
     def problems(self) -> list[tuple[Task, list[Example]]]:
         """The tasks with their test problems, at most `limit` of each."""
         made = load_tasks(self.tasks)
-        return [(task, test_problems(task, self.limit, self.seed)) for task in made.values()]
+        return [(task, held_out_problems(task, self.limit, self.seed)) for task in made.values()]
 
 
 def load_tasks(chosen: Mapping[str, Mapping[str, Any]]) -> dict[str, Task]:

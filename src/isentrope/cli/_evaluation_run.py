@@ -156,7 +156,10 @@ class _Evaluation:
         self.plan, self._file, self._console = plan, path / PROBLEMS, console
 
     def run(self, problems: Sequence[tuple[Task, list[Example]]], done: Mapping[str, Problem]) -> list[list[Problem]]:
-        """The judged problems of each task; what is not done is sampled, and appended to the file group by group."""
+        """The judged problems of each task; what is not done is sampled, and appended to the file group by group.
+
+        They come in the order of their keys, as those of a file do: resampling draws by place.
+        """
         encoded = [[self.sampler.encode(example.prompt) for example in examples] for _, examples in problems]
         self.plan = replace(self.plan, max_tokens=self._longest([ids for rows in encoded for ids in rows]))
         return [
@@ -181,7 +184,7 @@ class _Evaluation:
                 results.append(self._file, judged)
                 found |= {problem.key: problem for problem in judged}
                 advance(len(missing))
-        return [found[key] for key in keys]
+        return [found[key] for key in sorted(keys)]
 
     def _draw(self, encoded: list[list[int]], keys: list[str]) -> list[list[Completion]]:
         plan = self.plan
@@ -226,6 +229,7 @@ def _score_file(request: Request, path: Path, console: Console) -> tuple[dict[st
             for row in rows:
                 judged[-1].append(results.judge(tasks[name], row.example, row.completions, row.known))
                 advance(1)
+        judged[-1].sort(key=lambda problem: problem.key)
     found = {
         "schema": SCHEMA,
         "model": None,
