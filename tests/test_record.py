@@ -98,13 +98,18 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         RunFolder.create(tmp_path / "file" / "run")
 
 
-def test_resuming_needs_a_run_and_a_complete_checkpoint(tmp_path):
+def test_what_a_killed_process_left_before_its_first_file_does_not_fill_a_folder(tmp_path):
+    for name in (".lock", ".writable", ".recipe-ab12_cd3.toml"):
+        (tmp_path / name).touch()
+    assert RunFolder.create(tmp_path).path == tmp_path
+
+
+def test_resuming_needs_a_run_and_starts_over_without_a_complete_checkpoint(tmp_path):
     with pytest.raises(IsentropeError, match="holds no run to resume"):
         RunFolder.resume(tmp_path)
     (tmp_path / "recipe.toml").touch()
     (tmp_path / "checkpoints" / "checkpoint-5").mkdir(parents=True)
-    with pytest.raises(IsentropeError, match="holds no complete checkpoint"):
-        RunFolder.resume(tmp_path)
+    assert RunFolder.resume(tmp_path).last_checkpoint() is None
     record.finish_checkpoint(tmp_path / "checkpoints" / "checkpoint-5")
     assert RunFolder.resume(tmp_path).last_checkpoint() == tmp_path / "checkpoints" / "checkpoint-5"
 
@@ -126,8 +131,40 @@ def test_the_last_checkpoint_is_the_highest_complete_one(tmp_path):
     for step in (9, 10):
         record.finish_checkpoint(folder.checkpoints / f"checkpoint-{step}")
     assert folder.last_checkpoint() == folder.checkpoints / "checkpoint-10"
-    record.remove_incomplete_checkpoints(folder)
+    record.rewind(folder, 10)
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["checkpoint-10", "checkpoint-9"]
+    record.prune_checkpoints(folder.checkpoints, keep=1)
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["checkpoint-10"]
+
+
+def test_half_a_deleted_checkpoint_is_none(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    for step in (9, 10):
+        (folder.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
+        record.finish_checkpoint(folder.checkpoints / f"checkpoint-{step}")
+    monkeypatch.setattr(record.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        record.prune_checkpoints(folder.checkpoints, keep=1)
+    assert not (folder.checkpoints / "checkpoint-9" / record.COMPLETE).exists()
+    assert folder.last_checkpoint() == folder.checkpoints / "checkpoint-10"
+
+
+def test_rewinding_leaves_what_was_there_at_the_step(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step in range(1, 6):
+        record.append_metrics(folder.metrics, step, {"reward": 0.5})
+    folder.tokens.mkdir()
+    for name in (
+        "step-000003.parquet",
+        "step-000004.parquet",
+        "step-000004.rank1.parquet",
+        ".step-000005-ab12cd34.parquet",
+    ):
+        (folder.tokens / name).touch()
+    (tmp_path / ".summary-ab12cd34.json").touch()
+    record.rewind(folder, 3)
+    assert [line["step"] for line in record.read_metrics(folder.metrics)] == [1, 2, 3]
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["metrics.jsonl", "step-000003.parquet"]
 
 
 def test_metrics_read_back_in_order(tmp_path):

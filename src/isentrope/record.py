@@ -152,10 +152,12 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """A new run folder; `path` may exist if empty. IsentropeError where it is not, or cannot be written."""
+        """A new run folder; `path` may exist if empty, but for what a process that was killed at once left in it.
+        IsentropeError where it is not, or cannot be written.
+        """
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
+            if any(not _is_leftover(inside) for inside in path.iterdir()):
                 raise IsentropeError(
                     f"{path} is not empty; continue the run in it with --resume, choose another folder with --out,"
                     " or remove it"
@@ -167,12 +169,12 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path) -> RunFolder:
-        """The folder of a run to continue. IsentropeError where there is none or it has no complete checkpoint."""
+        """The folder of a run to continue, from its first step where it has no complete checkpoint. IsentropeError
+        where there is no run.
+        """
         folder = cls(path)
         if not folder.recipe.is_file():
             raise IsentropeError(f"{path} holds no run to resume (no recipe.toml in it); start one without --resume")
-        if folder.last_checkpoint() is None:
-            raise IsentropeError(f"{path} holds no complete checkpoint; remove it and start again without --resume")
         return folder
 
     @property
@@ -264,12 +266,40 @@ def finish_checkpoint(path: Path) -> None:
     write_json(path / COMPLETE, {"step": checkpoint_step(path)})
 
 
-def remove_incomplete_checkpoints(folder: RunFolder) -> None:
-    """Delete checkpoint folders that were cut short, so that a resumed run writes them afresh."""
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Delete all but the last `keep` complete checkpoints, each so that half of it never counts as one."""
+    complete = sorted((p for p in folder.glob("checkpoint-*") if (p / COMPLETE).is_file()), key=checkpoint_step)
+    for path in complete[:-keep]:
+        with writing(path):
+            (path / COMPLETE).unlink()
+            shutil.rmtree(path)
+
+
+def rewind(folder: RunFolder, step: int) -> None:
+    """Bring a run folder to where it was at the end of `step`, of which there is a complete checkpoint (or 0).
+
+    Metrics, token dumps and evaluations of later steps go, and so do checkpoints that were cut short and temporary
+    files: the run that goes on writes them afresh, and nobody reads half of anything.
+    """
+    truncate_metrics(folder.metrics, step)
     for path in folder.checkpoints.glob("checkpoint-*"):
         if not (path / COMPLETE).is_file():
             with writing(path):
                 shutil.rmtree(path)
+    late = [path for path in folder.tokens.glob("step-*.parquet") if int(path.stem[5:].partition(".")[0]) > step]
+    left = [path for place in (folder.path, folder.tokens) for path in place.glob(".*") if _is_temporary(path)]
+    for path in [*late, *left]:
+        with writing(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_temporary(path: Path) -> bool:
+    """Whether `replacing` would name a file so: what is there at the start of a run was left by a killed process."""
+    return re.fullmatch(r"\..+-[a-z0-9_]{8}(\.\w+)?", path.name) is not None
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name in (".lock", ".writable") or _is_temporary(path)
 
 
 def append_metrics(path: Path, step: int, values: Mapping[str, Any]) -> None:

@@ -91,9 +91,8 @@ def test_a_folder_that_holds_something_is_refused_with_advice(tmp_path):
     assert "is not empty; continue the run in it with --resume" in _refused("--out", tmp_path)
 
 
-def test_resuming_without_a_checkpoint_is_refused(tmp_path):
-    (tmp_path / "recipe.toml").write_text(recipe.load("default").to_toml())
-    assert "holds no complete checkpoint; remove it" in _refused("--resume", "--out", tmp_path)
+def test_resuming_what_is_no_run_is_refused(tmp_path):
+    assert "holds no run to resume" in _refused("--resume", "--out", tmp_path)
 
 
 @pytest.mark.parametrize("change", [["--objective", "grpo"], ["--set", "trainer.learning_rate=1.0"], ["--seed", "1"]])

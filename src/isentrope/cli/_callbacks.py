@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from isentrope.cli._display import Display, Tracker
-from isentrope.record import append_metrics, finish_checkpoint
+from isentrope.record import append_metrics, finish_checkpoint, prune_checkpoints
 from isentrope.token_dump import TokenWriter
 
 
@@ -41,10 +41,12 @@ def listening(interrupt: Interrupt) -> Iterator[None]:
 
 
 class RecordCallback(TrainerCallback):
-    """Writes metrics.jsonl, finishes checkpoints and closes token dumps. On the main process alone."""
+    """Writes metrics.jsonl, finishes checkpoints, of which `keep` stay, and closes token dumps. On the main process
+    alone.
+    """
 
-    def __init__(self, metrics: Path, tokens: TokenWriter | None) -> None:
-        self._metrics, self._tokens = metrics, tokens
+    def __init__(self, metrics: Path, tokens: TokenWriter | None, keep: int) -> None:
+        self._metrics, self._tokens, self._keep = metrics, tokens, keep
 
     def on_log(
         self,
@@ -65,7 +67,9 @@ class RecordCallback(TrainerCallback):
         if torch.distributed.is_initialized():
             torch.distributed.barrier()  # every process has files of its own in a checkpoint
         if state.is_world_process_zero:
-            finish_checkpoint(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+            folder = Path(str(args.output_dir))
+            finish_checkpoint(folder / f"checkpoint-{state.global_step}")
+            prune_checkpoints(folder, self._keep)  # not the host: it deletes before the new one is complete
 
 
 class StopCallback(TrainerCallback):

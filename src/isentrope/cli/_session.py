@@ -134,9 +134,7 @@ def _open_folder(session: Session, checkpoint: Path | None) -> None:
     record.write_text(folder.recipe, session.recipe.to_toml())
     if checkpoint is None:
         record.write_json(folder.versions, record.versions(session.recipe.seed))
-        return
-    record.truncate_metrics(folder.metrics, record.checkpoint_step(checkpoint))
-    record.remove_incomplete_checkpoints(folder)
+    record.rewind(folder, record.checkpoint_step(checkpoint) if checkpoint else 0)
 
 
 def _introduce(session: Session, model: Any, checkpoint: Path | None) -> None:
@@ -255,7 +253,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             train_dataset=Dataset.from_list(session.training),
             processing_class=tokenizer,
             callbacks=[
-                _callbacks.RecordCallback(session.folder.metrics, tokens),
+                _callbacks.RecordCallback(session.folder.metrics, tokens, recipe.output.keep_checkpoints),
                 _callbacks.StopCallback(recipe.output.checkpoint_every, interrupt),
                 _callbacks.ProgressCallback(display, trainer.updates_per_rollout, earlier),
             ],
@@ -316,7 +314,7 @@ def grpo_config(recipe: Recipe, folder: RunFolder) -> Any:
         "temperature": loop.temperature,
         "report_to": recipe.output.report_to or "none",
         "save_strategy": "no",  # StopCallback asks for checkpoints
-        "save_total_limit": recipe.output.keep_checkpoints,
+        "save_total_limit": None,  # RecordCallback deletes the old ones
         "logging_steps": 1,
         "logging_strategy": "steps",
         "disable_tqdm": True,
