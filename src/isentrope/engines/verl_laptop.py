@@ -1,0 +1,88 @@
+"""A rehearsal of a verl job on the CPUs of one machine: everything of the job is verl's own but what needs a GPU.
+
+verl imports this module in every process (entry point `isentrope_laptop` of the group `verl.plugins`). Where
+VERL_PLATFORM is "cpu", which `isentrope train --engine verl --laptop` sets, it registers
+
+* a platform "cpu" (`verl_laptop_platform`), on which FSDP2, gloo and Ray's logical GPUs work;
+* a rollout "hf" (`verl_laptop_rollout`): a server that samples with transformers, one for each rank, each request
+  with its own seed, so that the number of servers and the order of requests change nothing;
+* a checkpoint engine "file" (`verl_laptop_files`) for the asynchronous trainers' weights.
+
+Elsewhere the import does nothing. `environment` and `settings` are what a job needs in addition to its own
+configuration.
+"""
+
+import os
+from typing import Any
+
+ROLLOUT = "hf"
+PLATFORM = "cpu"
+FILES = "file"
+RANKS = "trainer.n_gpus_per_node"
+CPUS = 7  # Ray's logical ones: what verl's driver, agent, reward and TransferQueue processes ask for
+CPUS_A_RANK = 3
+OBJECT_STORE = 256 * 2**20  # bytes
+
+
+def environment() -> dict[str, str]:
+    """Environment variables of a rehearsed job, of its driver and of all of Ray's processes."""
+    return {
+        "VERL_PLATFORM": PLATFORM,
+        "VERL_ENGINE_DEVICE": "cuda",  # under this name verl keeps the FSDP engines
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def settings(ranks: int) -> dict[str, Any]:
+    """verl's configuration for a rehearsal on `ranks` processes that take the place of GPUs, by dotted keys."""
+    exact = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    engines = [f"actor_rollout_ref.{role}" for role in ("actor", "ref")]
+    model, rollout = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
+    return {
+        "trainer.device": "cpu",
+        RANKS: ranks,
+        "trainer.nnodes": 1,
+        "ray_kwargs.ray_init.num_cpus": CPUS + CPUS_A_RANK * ranks,
+        "ray_kwargs.ray_init.num_gpus": ranks,
+        "ray_kwargs.ray_init.object_store_memory": OBJECT_STORE,
+        "ray_kwargs.ray_init.include_dashboard": False,
+        **{f"{engine}.strategy": "fsdp2" for engine in engines},  # FSDP1 needs an accelerator
+        **{f"{engine}.use_torch_compile": False for engine in engines},
+        **{f"{engine}.fsdp_config.use_torch_compile": False for engine in engines},
+        **{f"{engine}.fsdp_config.mixed_precision": exact for engine in engines},
+        **{f"{engine}.fsdp_config.model_dtype": "fp32" for engine in engines},
+        f"{model}.override_config.attn_implementation": "sdpa",
+        f"{model}.use_remove_padding": False,
+        f"{model}.enable_gradient_checkpointing": False,
+        f"{rollout}.name": ROLLOUT,
+        f"{rollout}.dtype": "float32",
+        f"{rollout}.tensor_model_parallel_size": 1,
+        f"{rollout}.free_cache_engine": False,
+        f"{rollout}.load_format": "auto",
+        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes": 16,
+        f"{rollout}.agent.num_workers": 1,
+        f"{rollout}.agent.default_agent_loop": "isentrope_seeded",
+        f"{rollout}.agent.agent_loop_config_path": os.path.join(os.path.dirname(__file__), "verl_laptop_agents.yaml"),
+        "reward.num_workers": 1,
+        "data.dataloader_num_workers": 0,
+        "trainer.v1.sampler.custom_sampler.path": "pkg://isentrope.engines.verl_laptop_order",
+        "trainer.v1.sampler.custom_sampler.name": "OrderedReplayBuffer",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def register() -> None:
+    """Make platform, rollout and checkpoint engine known to verl in this process."""
+    from isentrope.engines import verl_laptop_platform
+
+    verl_laptop_platform.register()
+    from isentrope.engines import verl_laptop_rollout
+
+    verl_laptop_rollout.register()
+
+
+if os.environ.get("VERL_PLATFORM", "").strip().lower() == PLATFORM:
+    register()
