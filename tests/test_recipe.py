@@ -175,7 +175,7 @@ def test_only_the_cluster_is_rehearsed_on_a_laptop():
 
 
 def test_an_unknown_engine_is_refused():
-    assert "engine = 'vrl': input should be 'trl' or 'verl'" in _error('engine = "vrl"')
+    assert "engine = 'vrl': input should be 'trl', 'verl' or 'tabular'" in _error('engine = "vrl"')
 
 
 @pytest.mark.engine

@@ -6,7 +6,8 @@ package, by name), applies `--set` assignments, and returns a frozen `Recipe`; `
 default spelled out, and that text reads back as the same recipe.
 
     seed = 0
-    engine = "trl"               # trl: one machine; verl: a Ray cluster, or with laptop = true a rehearsal of it on CPU
+    engine = "trl"               # trl: one machine; verl: a Ray cluster, or with laptop = true a rehearsal of it on
+                                 # CPU; tabular: softmax policies over small problems, all of it exact
     objective = "ce_gppo"        # a preset, file.py:name, or a table: [objective] preset = "ce_gppo", then what differs
 
     [model]
@@ -17,6 +18,7 @@ default spelled out, and that text reads back as the same recipe.
 
     [curriculum]                 # by = "pass_rate" prefers problems that are solved now and then
     [warmup]                     # supervised updates on the tasks' references first
+    [[stage]]                    # tasks one after another: which, and for how many steps; none trains the whole mix
 
     [trainer]
     steps = 100
@@ -25,8 +27,9 @@ default spelled out, and that text reads back as the same recipe.
     [output]
     [trl]                        # any other field of trl.GRPOConfig, by its own name
     [verl]                       # any other key of verl's configuration, by its own dotted name
+    [tabular]                    # the shape of the tabular policy: see isentrope.engines.tabular_table
 
-A recipe may hold both of the last two; only the table of the engine that runs is read, and checked.
+A recipe may hold all of the last three; only the table of the engine that runs is read, and checked.
 """
 
 from __future__ import annotations
@@ -49,7 +52,11 @@ Natural = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # Modules that check the table of an engine's own options; imported when such a table is not empty.
-ENGINE_TABLES = {"trl": "isentrope.engines.trl_table", "verl": "isentrope.engines.verl_table"}
+ENGINE_TABLES = {
+    "trl": "isentrope.engines.trl_table",
+    "verl": "isentrope.engines.verl_table",
+    "tabular": "isentrope.engines.tabular_table",
+}
 
 
 class _Section(BaseModel):
@@ -162,6 +169,16 @@ class Warmup(_Section):
     learning_rate: PositiveFloat = 1e-3
 
 
+class Stage(_Section):
+    """A part of a run that trains on some of the recipe's tasks alone, `tasks` by name, for `steps` optimizer steps.
+
+    Stages follow each other on one policy with one optimizer and one state of the controllers.
+    """
+
+    tasks: Annotated[list[str], Field(min_length=1)]
+    steps: Positive
+
+
 class Evaluation(_Section):
     """Held-out problems before and after, of every task: `samples` completions each. `problems` 0 leaves it out.
 
@@ -197,7 +214,7 @@ class Recipe(_Section):
     """
 
     seed: Natural = 0
-    engine: Literal["trl", "verl"] = "trl"
+    engine: Literal["trl", "verl", "tabular"] = "trl"
     laptop: bool = False
     objective: str | dict[str, Any] = "ce_gppo"
     model: Model = Model()
@@ -205,10 +222,12 @@ class Recipe(_Section):
     curriculum: Curriculum = Curriculum()
     warmup: Warmup = Warmup()
     trainer: Trainer = Trainer()
+    stage: list[Stage] = []
     evaluation: Evaluation = Evaluation()
     output: Output = Output()
     trl: dict[str, Any] = {}
     verl: dict[str, Any] = {}
+    tabular: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _tasks_differ(self) -> Recipe:
@@ -230,6 +249,27 @@ class Recipe(_Section):
         found = next((name for name, value in asked.items() if value), None)
         if found and self.engine != "trl":
             raise ValueError(f"{found} needs engine trl; the engine here is {self.engine}")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Recipe:
+        if not self.stage:
+            return self
+        if self.engine != "tabular":
+            raise ValueError(f"[[stage]] needs engine tabular; the engine here is {self.engine}")
+        known = [task.name for task in self.task]
+        for stage in self.stage:
+            for name in stage.tasks:
+                if name not in known:
+                    raise ValueError(f"[[stage]] names the task {name!r}{suggestion(name, known)}")
+            if stage.steps % self.trainer.updates_per_rollout:
+                raise ValueError(
+                    f"a stage of {stage.steps} steps ends within a rollout batch of"
+                    f" {self.trainer.updates_per_rollout} updates (minibatches * passes); make it a multiple"
+                )
+        whole = sum(stage.steps for stage in self.stage)
+        if whole != self.trainer.steps:
+            raise ValueError(f"the stages have {whole} steps in all, [trainer] steps is {self.trainer.steps}")
         return self
 
     def to_toml(self) -> str:
@@ -392,6 +432,7 @@ def _fields_at(parents: Sequence[str | int]) -> list[str]:
         "curriculum": Curriculum,
         "warmup": Warmup,
         "trainer": Trainer,
+        "stage": Stage,
         "evaluation": Evaluation,
         "output": Output,
     }
