@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import types
@@ -19,12 +20,15 @@ FOLDER = Path(os.environ.get("ISENTROPE_ENGINES", Path(sys.prefix) / "other-engi
 # What OpenRLHF imports at the head of its modules and none of the functions here touches.
 STUBS = (
     "deepspeed",
-    "flash_attn",
+    "deepspeed.ops.adam",
+    "deepspeed.runtime.zero.offload_config",
+    "deepspeed.runtime.zero.partition_parameters",
     "flash_attn.bert_padding",
-    "flash_attn.utils",
     "flash_attn.utils.distributed",
-    "vllm",
+    "vllm.inputs",
+    "vllm.utils",
 )
+ABSENT = {name.partition(".")[0] for name in STUBS if importlib.util.find_spec(name.partition(".")[0]) is None}
 
 
 class _Unused(types.ModuleType):
@@ -35,6 +39,12 @@ class _Unused(types.ModuleType):
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
+
+
+def _stub(name: str) -> None:
+    if name not in sys.modules:
+        sys.modules[name] = module = _Unused(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
 
 
 def load(name: str) -> Any:
@@ -54,9 +64,9 @@ def importable() -> Iterator[None]:
     """SkyRL 0.3 writes typing.TypedDict, which pydantic refuses before Python 3.12; OpenRLHF imports GPU packages."""
     plain = typing.TypedDict
     for name in STUBS:
-        if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is None:
-            sys.modules[name] = stub = _Unused(name)
-            stub.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        parts = name.split(".") if name.partition(".")[0] in ABSENT else []
+        for i in range(1, len(parts) + 1):
+            _stub(".".join(parts[:i]))
     typing.TypedDict = typing_extensions.TypedDict
     try:
         yield

@@ -84,6 +84,15 @@ def advantages(objective: Objective, columns: Mapping[str, Tensor]) -> Tensor:
     return prepared["advantage"]
 
 
+def check_sampler(objective: Objective, columns: Mapping[str, Tensor], engine: str, remedy: str) -> None:
+    """EngineError where the objective corrects for the sampler and the engine passes no log-probabilities of it."""
+    if objective.correction is not None and "rollout_logp" not in columns:
+        raise EngineError(
+            f"correction: {name_of(objective.correction)} compares with the sampler's log-probabilities, which {engine}"
+            f" passes only if told to: {remedy}"
+        )
+
+
 def clip_shares(objective: Objective, columns: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The shares of the tokens beyond the surrogate's lower and upper bound, two scalars; 0 where it has no bounds."""
     mask = columns["mask"]
@@ -118,7 +127,7 @@ def _selection(objective: Objective, seam: Seam) -> list[str]:
             " use its own filter and leave the slot empty"
             for i, rule in enumerate(objective.select)
         ]
-    reading = [path for path, rule in objective.rules() if _in_loss(path, rule) and "mask" in reads(rule)]
+    reading = [path for path, rule in objective.rules() if in_loss(path, rule) and "mask" in reads(rule)]
     return [
         f"select.{i}: {name_of(rule)} can only act by masking in {seam.engine}, {why}"
         for i, rule in enumerate(objective.select)
@@ -149,7 +158,7 @@ def _statistics(objective: Objective, seam: Seam) -> list[str]:
     found = []
     for path, rule in objective.rules():
         own = sorted(key.partition("/")[2] for key in prepared if key.startswith(f"{path}/"))
-        if own and _in_loss(path, rule):
+        if own and in_loss(path, rule):
             hint = ': set scope="micro_batch"' if hasattr(rule, "scope") and seam.whole_micro_batch else ""
             found.append(
                 f"{path}: {name_of(rule)} brings {', '.join(f'`{name}`' for name in own)} of the whole rollout batch to"
@@ -175,7 +184,8 @@ def _attempt(objective: Objective, seam: Seam) -> list[str]:
     return []
 
 
-def _in_loss(path: str, rule: Any) -> bool:
+def in_loss(path: str, rule: Any) -> bool:
+    """Whether the rule in this slot runs in `loss`, at every update."""
     slot = path.partition(".")[0]
     return bool(reads(rule) & CURRENT_POLICY) if slot == "shaping" else slot not in ("advantage", "select")
 

@@ -142,6 +142,7 @@ class PolicyLoss:
             mask=torch.ones_like(log_probs, dtype=torch.bool) if loss_mask is None else loss_mask > 0,
             rollout_logp=rollout_logprobs,
         )
+        loss_hook.check_sampler(self.objective, columns, "SkyRL", "set generator.sampling_params.logprobs=1")
         now = _with_length(self.objective.at(state), config.max_seq_len)
         low, high = (float(share) for share in loss_hook.clip_shares(now, columns))
         return now.loss(columns, totals), {"clip_ratio": low + high, "clip_low": low, "clip_high": high}
