@@ -1,4 +1,4 @@
-"""prime-rl: by the signature in its documentation, on stand-ins for its two dataclasses; the package is not published."""
+"""prime-rl: by the signature in its documentation, on stand-ins for its two dataclasses, as it is not on PyPI."""
 
 import sys
 import types
