@@ -146,6 +146,7 @@ def shown(text: str) -> str:
 
 FULL_WIDTH = {ord(digit): ord(digit) - ord("0") + ord("０") for digit in "0123456789"}
 GARBAGE = ("", " ", "\n", "no idea", "٣+٤=٧", "９", "-", "=;=", "1e9", "\x00")
+TEN_MILLION = 10_000_000
 HUGE = ("9" * 100_000, "0.123+" * 20_000, "=" * 300_000)
 
 
@@ -156,19 +157,27 @@ def broken_formats(text: str) -> Iterator[str]:
     yield from (text.rpartition(";")[0], text.rpartition(";")[2], text.translate(FULL_WIDTH))
 
 
-def check(task: Task, near_misses: Callable[[Example], Iterable[str]], count: int = 40, seed: int = 0) -> None:
+def check(
+    task: Task,
+    near_misses: Callable[[Example], Iterable[str]],
+    count: int = 40,
+    seed: int = 0,
+    splits: Sequence[Split] = get_args(Split),
+) -> None:
     """The checks every verifier has to pass; the body of `validate`.
 
-    On `count` examples of each split references are right, near-misses and garbage are not, and huge texts are tried
-    on one of each split. No prompt and answer of the test examples are among the training examples.
+    On `count` examples of each of the splits that the task has, references are right, near-misses and garbage are not,
+    and huge texts of up to 10 MB are tried on one of each split. No prompt and answer of the test examples are among
+    the training examples.
     Raises IsentropeError with the task, the prompt and the completion that was judged wrongly.
     """
-    found = {split: task.examples(split, count, seed) for split in get_args(Split)}
+    found = {split: task.examples(split, count, seed) for split in splits}
     for examples in found.values():
         for example in examples:
-            _check_example(task, example, [*near_misses(example), *GARBAGE])
-        _check_example(task, examples[0], HUGE)
-    both = {repr((e.prompt, e.answer)) for e in found["train"]} & {repr((e.prompt, e.answer)) for e in found["test"]}
+            _check_example(task, example, (*near_misses(example), *GARBAGE))
+        _check_example(task, examples[0], (*HUGE, "9" * TEN_MILLION))
+    train, test = ({repr((e.prompt, e.answer)) for e in found.get(split, [])} for split in get_args(Split))
+    both = train & test
     if both:
         raise IsentropeError(f"task {task.name} has problems in both splits: {sorted(both)[0]}")
 

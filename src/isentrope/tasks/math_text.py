@@ -70,7 +70,7 @@ def _joined(text: str, boxes: list[Box]) -> str | None:
             break
         parts.append(_content(text, before))
     distinct = list(dict.fromkeys(part.strip() for part in reversed(parts)))
-    return ", ".join(distinct) or None
+    return ", ".join(distinct) if all(distinct) else None
 
 
 def _content(text: str, box: Box) -> str:

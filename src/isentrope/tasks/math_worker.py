@@ -3,9 +3,9 @@
 It imports nothing of this package. One JSON line in, one out:
 {"value": latex} -> {"exact": "3/4" or null, "digits": [text, ...], "symbols": [name, ...]}: `value`
 {"gold": latex, "candidate": latex} -> {"equal": bool}: math-verify's own verdict
-Each may be answered with {"error": "syntax" | "memory" | "undefined" | "failed"}. A request that takes more than SECONDS of CPU
-time ends the process by SIGPROF: no Python code has to run for that, so nothing can hold it up. MEMORY is the limit of
-the address space in bytes.
+Each may be answered with {"error": "syntax" | "memory" | "undefined" | "failed"}. A request that takes more than
+SECONDS of CPU time ends the process by SIGPROF: no Python code has to run for that, so nothing can hold it up. MEMORY
+is the limit of the address space in bytes.
 """
 
 import json
@@ -25,8 +25,8 @@ TINY = "1e-42"  # smaller real or imaginary parts, absolute and relative, are ro
 def value(latex: str) -> dict[str, Any]:
     """What an expression is worth: exactly if it is rational, and to 40 digits at three fixed points.
 
-    A constant has the same digits at all points. i and e are the constants; f(x) is a variable like x. Floats do not occur: the caller writes
-    decimals as fractions.
+    A constant has the same digits at all points. i and e are the constants; f(x) is a variable like x. Floats do not
+    occur: the caller writes decimals as fractions.
     """
     expression = _parse(latex)
     if not isinstance(expression, sympy.Expr):

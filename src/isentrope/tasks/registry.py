@@ -3,28 +3,33 @@
 import difflib
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from isentrope.errors import IsentropeError
 from isentrope.tasks.addition import Addition
+from isentrope.tasks.apps import Apps
 from isentrope.tasks.base import Task
 from isentrope.tasks.countdown import Countdown
 from isentrope.tasks.digitsum import DigitSum
 from isentrope.tasks.gsm8k import Gsm8k
+from isentrope.tasks.mathematics import SOURCES, MathProblems
 from isentrope.tasks.words import ArithmeticWords, Larger
 
 Mix = Task | Sequence[Task | tuple[Task, float]]
 
-BUILT_IN: dict[str, type[Any]] = {
+BUILT_IN: dict[str, Callable[..., Any]] = {
     "countdown": Countdown,
     "digitsum": DigitSum,
     "addition": Addition,
     "gsm8k": Gsm8k,
     "arithmetic_words": ArithmeticWords,
     "larger": Larger,
+    **{name: partial(MathProblems, name) for name in SOURCES},
+    "apps": Apps,
 }
 MEMBERS = ("name", "examples", "score", "validate")
 
@@ -50,11 +55,16 @@ def get(name: str, /, **options: Any) -> Task:
         hint = f"did you mean {near[0]!r}?" if near else "it is none of the built-in tasks."
         raise IsentropeError(f"unknown task {name!r}; {hint} Choose from {', '.join(BUILT_IN)}, or file.py:name")
     factory = BUILT_IN[name]
-    known = [field.name for field in fields(factory) if field.name != "name"]
+    known = [field.name for field in fields(_class_of(factory)) if field.name != "name"]
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise IsentropeError(f"task {name} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
     return cast(Task, factory(**options))
+
+
+def _class_of(factory: Callable[..., Any]) -> Any:
+    """The dataclass that a built-in name makes, with its name or some options already given or not."""
+    return factory.func if isinstance(factory, partial) else factory
 
 
 def _from_file(reference: str) -> Task:
