@@ -1,6 +1,7 @@
 """How errors reach the user: one line on stderr, exit status 2 for bad input and 1 for a run that failed."""
 
 import functools
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -85,7 +86,18 @@ def failing(record: Path) -> Iterator[None]:
     except Exception as error:
         where = _keep(record, traceback.format_exc())
         text = str(error) if isinstance(error, IsentropeError | ValueError) else f"{type(error).__name__}: {error}"
-        raise RunFailed(f"the run stopped: {text}{where}") from error
+        raise RunFailed(f"the run stopped: {_disk_full(text, record.parent) or text}{where}") from error
+
+
+def _disk_full(text: str, folder: Path) -> str:
+    """The sentence for a write that failed for want of space, "" for another error: torch names only its own archive."""
+    if "No space left" not in text and "inline_container" not in text:
+        return ""
+    free = shutil.disk_usage(folder).free / 2**20
+    return (
+        f"no space left for {folder}, {free:.0f} MB are free: the last complete checkpoint is whole;"
+        f" make room and continue with --resume ({text})"
+    )
 
 
 def _keep(record: Path, text: str) -> str:
