@@ -47,6 +47,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would run, and what cannot be honoured; train nothing.")
     ] = False,
+    gpus: Annotated[int | None, typer.Option(min=1, help="With --dry-run: GPUs to plan for. [default: 1]")] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=1, metavar="GIB", help="With --dry-run: memory of one. [default: 80]")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, everything else on stderr.")
     ] = False,
@@ -70,8 +74,9 @@ def train(
     folder, resolved = (
         _resume(recipe, out, choices, assign or []) if resume else _start(recipe, out, choices, assign or [])
     )
+    hardware = _hardware(dry_run, resolved.engine, gpus=gpus, gpu_gib=gpu_memory)
     if dry_run:
-        importlib.import_module(PLANS[resolved.engine]).plan(resolved, out, as_json=as_json)
+        importlib.import_module(PLANS[resolved.engine]).plan(resolved, out, as_json=as_json, **hardware)
         return
     session = importlib.import_module(SESSIONS[resolved.engine])
     summary = session.run(resolved, folder, resume=resume, as_json=as_json)
@@ -79,6 +84,20 @@ def train(
         print(json.dumps(summary, indent=2))
     if summary["interrupted"]:
         raise typer.Exit(INTERRUPTED)
+
+
+def _hardware(dry_run: bool, engine: str, **given: float | None) -> dict[str, Any]:
+    """The hardware to plan for, as it was given; refused where nothing would read it."""
+    found = {name: value for name, value in given.items() if value is not None}
+    if found and not dry_run:
+        raise IsentropeError(
+            "--gpus and --gpu-memory are for --dry-run; a run takes the GPUs that its launcher gives it"
+        )
+    if found and engine != "trl":
+        raise IsentropeError(
+            f"--gpus and --gpu-memory are for engine trl; the table [{engine}] says what {engine} gets"
+        )
+    return found
 
 
 def _choices(**given: Any) -> dict[str, Any]:
@@ -103,8 +122,9 @@ def _start(recipe: str | None, out: Path | None, choices: dict[str, Any], assign
     """Folder and recipe of a new run."""
     from isentrope import recipe as recipes
 
-    fitting = choices.get("model.name")  # a model that has a recipe of its own is not trained by that of another
-    resolved = recipes.load(recipe or (fitting if fitting in recipes.names() else "default"), assign, choices)
+    # a model or an engine that has a recipe of its own is not given that of another
+    own = [name for key in ("model.name", "engine") if (name := choices.get(key)) in recipes.names()]
+    resolved = recipes.load(recipe or next(iter(own), "default"), assign, choices)
     folder = out or (Path(resolved.output.dir) if resolved.output.dir else None)
     if folder is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise IsentropeError("several processes need the same run folder; name it with --out")
@@ -132,5 +152,11 @@ def _resume(recipe: str | None, out: Path | None, choices: dict[str, Any], assig
     ]
     if fixed:
         raise IsentropeError(f"--resume cannot change {fixed[0]}; start a new run for that, or leave it out")
+    path = RunFolder(out).recipe
+    if path.is_file() and (resolved := recipes.load(str(path), assign, choices)).engine == "verl":
+        from isentrope.engines.verl_run import resumable
+
+        resumable(out)
+        return out, resolved
     folder = RunFolder.resume(out)
     return out, recipes.load(str(folder.recipe), assign, choices)
