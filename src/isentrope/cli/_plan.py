@@ -217,5 +217,6 @@ def _memory_sentence(found: Mapping[str, Any]) -> str:
     return (
         f"Weights, gradients and AdamW's moments are {shared}. A GPU samples {memory['rows']} completions{room}; prompt"
         f" and completion have at most {memory['tokens']:,} tokens. The matrix of logits, which no head here keeps,"
-        f" would take {gib(memory['kept_logits'])}. Not counted: the CUDA context, buffers of communication, fragmentation."
+        f" would take {gib(memory['kept_logits'])}. Not counted: the CUDA context, buffers of"
+        " communication, fragmentation."
     )
