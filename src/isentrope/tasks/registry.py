@@ -16,7 +16,9 @@ from isentrope.tasks.base import Task
 from isentrope.tasks.countdown import Countdown
 from isentrope.tasks.digitsum import DigitSum
 from isentrope.tasks.gsm8k import Gsm8k
+from isentrope.tasks.humaneval import HumanEval
 from isentrope.tasks.mathematics import SOURCES, MathProblems
+from isentrope.tasks.mbpp import Mbpp
 from isentrope.tasks.words import ArithmeticWords, Larger
 
 Mix = Task | Sequence[Task | tuple[Task, float]]
@@ -30,6 +32,8 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "larger": Larger,
     **{name: partial(MathProblems, name) for name in SOURCES},
     "apps": Apps,
+    "humaneval": HumanEval,
+    "mbpp": Mbpp,
 }
 MEMBERS = ("name", "examples", "score", "validate")
 

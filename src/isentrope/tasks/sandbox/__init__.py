@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from isentrope.errors import IsentropeError
 from isentrope.tasks.sandbox import jail
-from isentrope.tasks.sandbox.judge import BOOT, FLAGS
+from isentrope.tasks.sandbox.system import BOOT, FLAGS
 
 Isolation = Literal["auto", "namespaces", "bubblewrap", "landlock", "limits"]
 
@@ -108,7 +108,8 @@ class Sandbox:
             package = jail.SANDBOX if isolation == "bubblewrap" else PACKAGE
             work = {"program": program, "tests": tests, "setup": setup, "names": list(names)}
             place = {"isolation": isolation, "folder": os.path.realpath(folder), "package": package}
-            job = work | place | {"sources": _sources(), "python": python, "limits": self._limits()}
+            world = {"python": python, "sources": _sources(), "limits": self._limits(), "parent": os.getpid()}
+            job = work | place | world
             prefix = _bubblewrap(self.file_size) if isolation == "bubblewrap" else []
             command = [*prefix, python, *FLAGS, "-c", BOOT, package, "judge"]
             return _verdict(command, job, folder, WALL * self.seconds + GRACE)

@@ -65,7 +65,6 @@ def _map_ids(user: int, group: int) -> None:
 
 
 def _wait(child: int) -> None:
-    control(SET_DEATH_SIGNAL, KILL)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)

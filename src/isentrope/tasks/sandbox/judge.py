@@ -16,25 +16,20 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from isentrope.tasks.sandbox import jail, restrict
-from isentrope.tasks.sandbox.system import SET_DEATH_SIGNAL, SET_DUMPABLE, control
+from isentrope.tasks.sandbox.system import BOOT, FLAGS, SET_DEATH_SIGNAL, SET_DUMPABLE, control
 from isentrope.tasks.sandbox.wire import Receiver, WireError, decode, encode, send
 
 MAX_REASON = 300  # characters
 READY = "ready"  # the guest's first message, before it has anything of the program
 TESTS = "tests.py"
-FLAGS = ("-P", "-s", "-S", "-B", "-X", "utf8")  # no packages, no user folder, nothing written beside modules
-# The judge's modules without the packages around them, whose imports take seconds and may not exist in a jail.
-BOOT = """\
-import importlib, sys, types
-for name in ("isentrope", "isentrope.tasks", "isentrope.tasks.sandbox"):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [sys.argv[1]]
-importlib.import_module("isentrope.tasks.sandbox." + sys.argv[2]).main()
-"""
 
 
 class GuestError(Exception):
     """The program raised an error."""
+
+
+class GuestTypeError(GuestError, TypeError):
+    """The program raised a TypeError, which list() takes to mean that an object has no length."""
 
 
 class Guest:
@@ -56,9 +51,10 @@ class Guest:
             kind, value = reply
             if kind == "value":
                 return decode(value, lambda number: Opaque(self, number))
-            raise GuestError(str(value)[:MAX_REASON])
+            text = str(value)[:MAX_REASON]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise WireError("an answer is malformed") from error
+        raise GuestTypeError(text) if text.startswith("TypeError") else GuestError(text)
 
 
 class Remote:
@@ -193,7 +189,10 @@ def confine(limits: dict[str, int], seconds: int, processes: int | None = None) 
 
 def main() -> None:
     """Read a job from the standard input, write the verdict as JSON to the standard output."""
+    control(SET_DEATH_SIGNAL, signal.SIGKILL)
     job = json.load(sys.stdin)
+    if job["isolation"] != "bubblewrap" and os.getppid() != job["parent"]:
+        os._exit(1)  # the parent died before its death could be noticed
     verdict = os.dup(1)  # not inherited by what this process starts
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)

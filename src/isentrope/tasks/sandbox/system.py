@@ -1,9 +1,19 @@
-"""System calls that Python has no name for, with their errors. Linux; standard library alone."""
+"""How an interpreter of the sandbox starts, and system calls that Python has no name for."""
 
 import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
+
+FLAGS = ("-P", "-s", "-S", "-B", "-X", "utf8")  # no packages, no user folder, nothing written beside modules
+# The judge's modules without the packages around them, whose imports take seconds and may not exist in a jail.
+BOOT = """\
+import importlib, sys, types
+for name in ("isentrope", "isentrope.tasks", "isentrope.tasks.sandbox"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [sys.argv[1]]
+importlib.import_module("isentrope.tasks.sandbox." + sys.argv[2]).main()
+"""
 
 SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVILEGES = 1, 4, 22, 38  # of prctl(2)
 
