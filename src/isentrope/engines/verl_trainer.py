@@ -3,9 +3,9 @@
 One class for each of verl's V1 trainers; what they share is `ObjectiveSteps`. Rollouts, rewards, log-probabilities,
 critic, weight transfer, validation and checkpoints stay verl's. The rest is three methods:
 
-* `_compute_advantage` takes the place of verl's estimator: it fetches what verl fetches there and `entropy`, removes
-  verl's pad rows, lets the controllers observe, and puts back `advantages` and what else the loss of the objective
-  reads.
+* `_compute_advantage` takes the place of verl's estimator: it fetches what verl fetches there, and `entropy` where the
+  objective reads it, removes verl's pad rows, lets the controllers observe, and puts back `advantages` and what else
+  the loss of the objective reads.
 * `_update_actor` sends the controllers' state and the totals of one update along with the batch, and logs.
 * `_save_checkpoint` and `_load_checkpoint` keep the controllers' state beside verl's files (`verl_state`).
 
@@ -105,20 +105,30 @@ class ObjectiveSteps:
     # -- once per rollout batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=[*_TOKEN_FIELDS, *_ROW_FIELDS]
-        )
+        wanted = [name for name in _TOKEN_FIELDS if name != "entropy" or self._reads_old_entropy]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*wanted, *_ROW_FIELDS])
         nested_mask = data["response_mask"]
         found = self._rollout(data, batch.keys, metrics)
         prepared = prepare(self._objective, found, self._progress)
         self._progress = prepared.progress
         self._message = message(prepared, self._num_updates(len(batch)))
-        metrics.update(rollout_metrics(prepared))
+        metrics.update(self._verls_entropy(metrics) | rollout_metrics(prepared))
         fields = {name: _to_verl(column, nested_mask) for name, column in prepared.fields.items()}
         fields |= self._correction_fields(found, nested_mask)
         return tq.kv_batch_put(
             keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
         )
+
+    def _verls_entropy(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """verl's own mean of the old policy's entropy, where it is the mean over tokens, by its name of ours."""
+        is_mean = self.config.actor_rollout_ref.actor.loss_agg_mode == "token-mean"
+        return {"entropy/old_exact": metrics["actor/entropy"]} if is_mean and "actor/entropy" in metrics else {}
+
+    @property
+    def _reads_old_entropy(self) -> bool:
+        """verl has had the entropies on the driver already, for its metric; they come again only if they are read."""
+        needs = self._objective.columns()
+        return "old_entropy" in needs.prepare | needs.loss | needs.optional
 
     def _rollout(self, data: TensorDict, keys: list[str], metrics: dict[str, Any]) -> Rollout:
         """The columns of verl's batch. data: as it comes out of the TransferQueue."""
