@@ -12,7 +12,17 @@ from isentrope.tasks import humaneval, mbpp, programs, sandbox
 from isentrope.tasks.base import MAX_COMPLETION
 from isentrope.tasks.sandbox import Sandbox, SandboxError
 
-PROMPT = 'from typing import List\n\n\ndef helper(x):\n    return x + 1\n\n\ndef add(a: int, b: int) -> int:\n    """Sum."""\n'
+PROMPT = """\
+from typing import List
+
+
+def helper(x):
+    return x + 1
+
+
+def add(a: int, b: int) -> int:
+    '''Sum.'''
+"""
 RECORD = {
     "task_id": "Own/0",
     "prompt": PROMPT,
@@ -103,6 +113,7 @@ def test_what_is_wrong_with_a_program_is_said(folder, completion, reason):
     assert reason in score.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_small_sets_validate(folder, name):
     task = tasks.get(name, data_dir=folder, execute=True)

@@ -40,7 +40,8 @@ def _unindented(text: str, indent: str) -> str:
 
 def defines(text: str, name: str) -> bool:
     """True if the text looks as if it defined the name at its outermost level."""
-    return re.search(rf"^(?:(?:async )?def |class )?{re.escape(name)}\b\s*[(=:]", text, re.MULTILINE) is not None
+    word = re.escape(name)
+    return re.search(rf"^(?:(?:def|class)[ \t]+{word}\b|{word}[ \t]*=(?!=))", text, re.MULTILINE) is not None
 
 
 def final_block(text: str, name: str) -> str | None:
