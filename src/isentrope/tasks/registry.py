@@ -19,6 +19,8 @@ from isentrope.tasks.gsm8k import Gsm8k
 from isentrope.tasks.humaneval import HumanEval
 from isentrope.tasks.mathematics import SOURCES, MathProblems
 from isentrope.tasks.mbpp import Mbpp
+from isentrope.tasks.short_answers import NAMES as SHORT_ANSWERS
+from isentrope.tasks.short_answers import ShortAnswers
 from isentrope.tasks.words import ArithmeticWords, Larger
 
 Mix = Task | Sequence[Task | tuple[Task, float]]
@@ -31,6 +33,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "arithmetic_words": ArithmeticWords,
     "larger": Larger,
     **{name: partial(MathProblems, name) for name in SOURCES},
+    **{name: partial(ShortAnswers, name) for name in SHORT_ANSWERS},
     "apps": Apps,
     "humaneval": HumanEval,
     "mbpp": Mbpp,

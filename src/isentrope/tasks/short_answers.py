@@ -24,8 +24,8 @@ class ShortAnswers:
     that ISENTROPE_DATA names, else `hub`. Without a set of test problems one training problem in five is held out, by a
     hash of the problem.
     hub: id of a data set on the hub, loaded where no folder is named; hub_split: its split.
-    problem, answer: fields of a record; a dot reaches into a field that is an object, as in "reward_model.ground_truth".
-    A problem that is a list of chat messages is the prompt as it stands; a text gets the instruction to box the answer.
+    problem, answer: fields of a record; a dot reaches into a field that is an object: "reward_model.ground_truth". A
+    problem that is a list of chat messages is the prompt as it stands; a text gets the instruction to box the answer.
     answer of an example: the gold answer in LaTeX.
     """
 
@@ -58,8 +58,8 @@ class ShortAnswers:
     def _read(self, file: str) -> list[Example]:
         if resolve(self.data_dir) is None and not self.hub:
             raise IsentropeError(
-                f"task {self.name} needs problems of your own: set ISENTROPE_DATA or data_dir to a folder with {file}, or"
-                " hub to the id of a data set"
+                f"task {self.name} needs problems of your own: set ISENTROPE_DATA or data_dir to a folder with {file},"
+                " or hub to the id of a data set"
             )
         found = published(self.name, self.data_dir, Source((file,), self.hub, self.hub_split))
         return [self._example(f"task {self.name}: problem {i}", record) for i, record in enumerate(found, 1)]
@@ -84,11 +84,12 @@ def _message(text: str) -> dict[str, str]:
 
 def _at(place: str, record: dict[str, Any], path: str) -> Any:
     try:
-        found = reduce(lambda value, name: value[name], path.split("."), record)
+        found: Any = reduce(lambda value, name: value[name], path.split("."), record)
     except (KeyError, TypeError) as error:
         raise IsentropeError(
-            f"{place} has no field {path!r}; it has {', '.join(record)}: name the field with the option problem or answer"
+            f"{place} has no field {path!r}; it has {', '.join(record)}: name the field with the options problem and"
+            " answer"
         ) from error
-    if found in (None, "", []):
+    if not found and found != 0:
         raise IsentropeError(f"{place}: the field {path!r} is empty")
     return found
