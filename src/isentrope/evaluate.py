@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from isentrope import estimates, results
+from isentrope.episodes import sample_task
 from isentrope.errors import IsentropeError
 from isentrope.estimates import avg_at_k, bootstrap_interval, half_width, pass_at_k
 from isentrope.results import Pair, Problem, Sample
@@ -111,12 +112,12 @@ def evaluate(
     """Draw `samples` completions of each example, score them, and sum up; see `Report` and `sample`.
 
     The same arguments give the same numbers.
+    Completions of a task of several turns are its transcripts; their tokens and entropies are the policy's alone.
     Raises IsentropeError for no examples, and what `sample` raises.
     """
     if not examples:
         raise IsentropeError(f"there are no examples of task {task.name} to evaluate on; ask for at least one")
-    prompts = [example.prompt for example in examples]
-    drawn = sample(model, tokenizer, prompts, samples, max_new_tokens, temperature, seed, batch_size)
+    drawn = sample_task(model, tokenizer, task, examples, samples, max_new_tokens, temperature, seed, batch_size)
     problems = [judge(task, example, row) for example, row in zip(examples, drawn, strict=True)]
     return summarise(problems, temperature, max_new_tokens, seed)
 

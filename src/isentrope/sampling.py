@@ -78,15 +78,19 @@ def continue_ids(
     temperature: float = 1.0,
     seed: int | Sequence[int] = 0,
     batch_size: int = 256,
+    ends: Sequence[int] = (),
 ) -> list[list[Completion]]:
-    """`sample` for prompts that are token ids already: each is read once, and its cache serves all its samples."""
+    """`sample` for prompts that are token ids already: each is read once, and its cache serves all its samples.
+
+    ends: tokens that end a completion besides the model's own.
+    """
     _check_sampling(num_samples, max_new_tokens, temperature, batch_size)
     _check_context(model, encoded, max_new_tokens)
     uniforms = _uniforms(seed, (len(encoded), num_samples, max_new_tokens))
     copies = min(num_samples, batch_size)
     at_once = max(1, batch_size // copies)
     found: list[list[Completion]] = [[] for _ in encoded]
-    decoder = _Decoder(model, tokenizer, temperature)
+    decoder = _Decoder(model, tokenizer, temperature, ends)
     with _in_eval_mode(model), torch.inference_mode():
         for start in range(0, len(encoded), at_once):
             for first in range(0, num_samples, copies):
@@ -152,7 +156,13 @@ def _in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
 class _Decoder:
     """Decodes the samples of a few prompts together, with a key-value cache that holds live rows only."""
 
-    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", temperature: float) -> None:
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
+        temperature: float,
+        ends: Sequence[int] = (),
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.temperature = temperature
@@ -161,7 +171,7 @@ class _Decoder:
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model  # an adapter hides the signature
         parameters = inspect.signature(bare.forward).parameters
         self.cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.2x
-        self.ends = torch.tensor(sorted(_end_tokens(model, end)), device=model.device)
+        self.ends = torch.tensor(sorted(_end_tokens(model, end) | set(ends)), device=model.device)
 
     def __call__(self, encoded: Sequence[Sequence[int]], uniforms: Tensor) -> list[list[Completion]]:
         """encoded: ids of P prompts. uniforms: [P, S, T] in [0, 1). Returns S completions for each prompt."""

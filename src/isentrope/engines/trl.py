@@ -106,6 +106,7 @@ class ObjectiveTrainer(GRPOTrainer):
     args: Any
     model: Any
     num_generations: int
+    rollout_examples: list[dict[str, Any]]  # this rank's rows of the data set that are being sampled
     _logs: dict[str, Any]
     _tag_names = ["trl", "isentrope"]  # noqa: RUF012  (TRL's own attribute)
 
@@ -262,7 +263,7 @@ class ObjectiveTrainer(GRPOTrainer):
     def _sample(self, examples: list[dict[str, Any]], num_tempered: int) -> Sampled:
         """Let TRL sample and score; the first num_tempered rows of all ranks are sampled at another temperature."""
         passes: list[tuple[Tensor, Tensor | None]] = []
-        self._passes = passes
+        self._passes, self.rollout_examples = passes, examples
         try:
             with self._sampling.tempering(num_tempered):
                 output: dict[str, Any] = super()._generate_and_score_completions(examples)

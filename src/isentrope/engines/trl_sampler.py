@@ -25,7 +25,7 @@ def shared_prefill(prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
     Raises OptionError where this way of sampling would not be what the options ask for: top-k, top-p and the like,
     generation_kwargs, a sharded model, tools, images.
     """
-    _check(trainer)
+    check_sampling(trainer)
     encoded, images, _ = trainer._tokenize_prompts(prompts)
     if images is not None:
         raise OptionError("shared_prefill samples texts only: leave rollout_func out for prompts with images")
@@ -62,7 +62,8 @@ def serves(args: Any) -> bool:
     return not (args.use_vllm or args.generation_kwargs or sampler_mismatches(args))
 
 
-def _check(trainer: Any) -> None:
+def check_sampling(trainer: Any) -> None:
+    """OptionError where exact sampling in this process is not what a trainer's options ask for."""
     asked = sampler_mismatches(trainer.args)
     reasons = {
         f"{', '.join(asked)} would be ignored": bool(asked),
