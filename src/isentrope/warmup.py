@@ -1,8 +1,8 @@
 """Supervised updates on the references of tasks, before reinforcement learning: the recipe's `[warmup]`.
 
 A policy that never gets a problem right learns nothing from rewards. Where a task has references, some updates on them
-show the policy what an answer looks like. The loss is the mean cross-entropy of the tokens that the policy has to write:
-the reference and the end token; of a transcript of several turns its own lines, not the environment's.
+show the policy what an answer looks like. The loss is the mean cross-entropy of the tokens that the policy has to
+write: the reference and the end token; of a transcript of several turns its own lines, not the environment's.
 """
 
 import math
@@ -35,7 +35,7 @@ def warm_up(
     problems: int,
     learning_rate: float,
     seed: int,
-    told: Callable[[int, float], None] = lambda step, loss: None,
+    told: Callable[[int, float], None] | None = None,
 ) -> float:
     """Update the model in place; returns the last update's loss, in nats a token.
 
@@ -57,7 +57,8 @@ def warm_up(
         for group in optimizer.param_groups:
             group["lr"] = rate(step, steps, learning_rate)
         loss = _update(model, optimizer, *_padded(chosen, int(tokenizer.pad_token_id or 0), model.device))
-        told(step + 1, loss)
+        if told is not None:
+            told(step + 1, loss)
     model.train(was_training)
     return loss
 

@@ -22,6 +22,7 @@ from isentrope.record import RunFolder
 from isentrope.tasks import Example, Task
 from isentrope.tasks.curriculum import Curriculum
 from isentrope.tasks.mix import Order
+from isentrope.tasks.turns import is_interactive
 from isentrope.token_dump import TokenWriter
 
 PROBLEM_SEED = 1_000_003  # apart from the training problems' seed; the splits are disjoint in any case
@@ -66,6 +67,8 @@ def _run(session: Session, resume: bool) -> dict[str, Any]:
     started = time.monotonic()
     with failing(session.folder.error):
         _introduce(session, model, checkpoint)
+        if checkpoint is None:
+            _warm_up(session, model, tokenizer)
         _evaluate(session, model, tokenizer, "before")
         interrupted = _train(session, model, tokenizer, checkpoint)
         if interrupted:
@@ -114,7 +117,9 @@ def _prepare_host(session: Session) -> None:
     if session.recipe.trainer.threads:
         torch.set_num_threads(session.recipe.trainer.threads)
     transformers.set_seed(session.recipe.seed)
-    check_options(grpo_config(session.recipe, session.folder))
+    args = grpo_config(session.recipe, session.folder)
+    check_options(args)
+    _sampler(session.recipe.trainer.sampler, args, session.mix)
 
 
 def _load_model(recipe: Recipe, checkpoint: Path | None) -> tuple[Any, Any]:
@@ -176,6 +181,26 @@ def _call(rule: Any) -> str:
     values = {field.name: getattr(rule, field.name) for field in fields(rule)}
     given = ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
     return f"{type(rule).__name__}({given})"
+
+
+def _warm_up(session: Session, model: Any, tokenizer: Any) -> None:
+    """The recipe's supervised updates, where it asks for some."""
+    import torch
+
+    from isentrope.warmup import warm_up
+
+    settings = session.recipe.warmup
+    if not settings.steps:
+        return
+    if torch.cuda.is_available():
+        model.to("cuda")
+    every = max(1, settings.steps // 5)
+
+    def told(step: int, loss: float) -> None:
+        if step % every == 0 or step == settings.steps:
+            session.print(f"warm-up    {step} of {settings.steps} updates on references, loss {loss:.3f}")
+
+    warm_up(model, tokenizer, session.mix, **settings.model_dump(), seed=session.recipe.seed, told=told)
 
 
 def _evaluate(session: Session, model: Any, tokenizer: Any, when: str) -> None:
@@ -262,7 +287,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             token_interval=every,
             diagnostics_interval=recipe.output.diagnostics_every,
             order=_order(recipe, session.mix),
-            rollout_func=_sampler(trainer.sampler, args),
+            rollout_func=_sampler(trainer.sampler, args, session.mix),
         )
     made.remove_callback(PrinterCallback)
     assert made.updates_per_rollout == trainer.updates_per_rollout
@@ -278,10 +303,19 @@ def _order(recipe: Recipe, mix: Sequence[tuple[Task, float]]) -> Order | None:
     return None
 
 
-def _sampler(choice: str, args: Any) -> Any:
-    """The rollout function that a recipe's `sampler` names; None leaves sampling to TRL."""
+def _sampler(choice: str, args: Any, mix: Sequence[tuple[Task, float]]) -> Any:
+    """The rollout function that a recipe's `sampler` and tasks call for; None leaves sampling to TRL."""
     from isentrope.engines.trl_sampler import serves, shared_prefill
+    from isentrope.engines.trl_tools import TaskRollouts
 
+    several = [task.name for task, _ in mix if is_interactive(task)]
+    if several and (choice == "transformers" or not serves(args)):
+        raise IsentropeError(
+            f'task {several[0]} takes several turns, which only sampler = "shared_prefill" samples, without '
+            "vLLM and from the plain distribution; change trainer.sampler or the [trl] table"
+        )
+    if several:
+        return TaskRollouts(list(mix))
     taken = choice == "shared_prefill" or (choice == "auto" and serves(args))
     return shared_prefill if taken else None
 

@@ -68,11 +68,12 @@ class TaskRollouts:
     def _play(
         self, name: str, places: Sequence[int], trainer: Any
     ) -> dict[int, tuple[list[int], list[int], list[int]]]:
-        rows = trainer.rollout_examples
+        rows, task = trainer.rollout_examples, self._tasks[name]
+        assert is_interactive(task)
         episodes = play(
             trainer.accelerator.unwrap_model(trainer.model),
             trainer._tokenizer,
-            self._tasks[name],
+            task,
             [Example(rows[i]["prompt"], json.loads(rows[i]["answer"]), name) for i in places],
             trainer.max_completion_length,
             temperature=trainer.temperature,

@@ -60,7 +60,7 @@ class Apps:
     Right if the episode was ended with "." and the database then is the expected one: the goal's changes, and no other.
     "no answer" if it was not ended, or if the transcript is not what the apps say. The canonical answer is the commands
     that changed something, in their order.
-    Problems come in scenarios of three variants; a scenario is in one split, and `examples` gives its variants in a row.
+    Problems come in scenarios of three variants; a scenario is in one split, its variants follow each other.
     answer of an example: {"scenario": 1203, "variant": 2}, from which the world is made again.
     """
 

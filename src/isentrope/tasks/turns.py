@@ -26,7 +26,7 @@ class Environment(Protocol):
 
 
 @runtime_checkable
-class Interactive(Protocol):
+class Interactive(Task, Protocol):
     """A task of several turns. `begin` gives equal environments for equal examples; `score` judges transcripts."""
 
     def begin(self, example: Example) -> Environment: ...
@@ -51,9 +51,9 @@ def transcript(environment: Environment, solution: Solution) -> str:
 
 
 def actions(text: str) -> Sequence[str]:
-    """The policy's lines of a transcript.
+    r"""The policy's lines of a transcript.
 
-    >>> actions("c?1\\n47\\n."), actions("c?1\\n47\\n")
+    >>> actions("c?1\n47\n."), actions("c?1\n47\n")
     (['c?1', '.'], ['c?1', ''])
     """
     return text.split(TURN)[::2]
