@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -46,6 +45,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from isentrope.errors import IsentropeError
+from isentrope.parsing import toml_table
 
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -337,8 +337,8 @@ def _read(source: str) -> tuple[str, str, Path]:
 
 def _parse_toml(text: str, label: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return toml_table(text)
+    except ValueError as error:
         raise IsentropeError(f"{label} is not TOML: {error}") from error
 
 
@@ -363,8 +363,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if not separator or not key or not value:
         raise IsentropeError(f"--set {text}: expected KEY=VALUE, such as trainer.steps=50")
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError as error:
+        return key, toml_table(f"value = {value}")["value"]
+    except ValueError as error:
         if any(character in value for character in "\"'[]{}\n#"):
             raise IsentropeError(f"--set {text}: {value} is not a TOML value: {error}") from error
         return key, value

@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.errors import IsentropeError
+from isentrope.parsing import json_value
 
 MAX_JSON_BYTES = 64 * 2**20  # a larger evaluation or summary is not one of ours
 MAX_LINE_BYTES = 2**20  # of one metrics line; a step logs some hundred numbers
@@ -99,7 +100,7 @@ def read_json(path: Path) -> Any:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise IsentropeError(f"{path} has more than {MAX_JSON_BYTES} bytes; this is no file of a run folder")
-        return decode(json.loads(path.read_text(encoding="utf-8")))
+        return decode(json_value(path.read_bytes()))
     except OSError as error:
         raise IsentropeError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
@@ -334,7 +335,7 @@ def iter_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 def _metrics_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        value = decode(json.loads(line))
+        value = decode(json_value(line))
     except ValueError as error:
         raise IsentropeError(f"{path} line {number} is not JSON: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("step"), int):

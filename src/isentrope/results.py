@@ -28,6 +28,7 @@ from typing import Any
 
 from isentrope.errors import IsentropeError
 from isentrope.estimates import majority_vote, pass_at_k
+from isentrope.parsing import json_value
 from isentrope.record import writing
 from isentrope.tasks.base import Example, Outcome, Prompt, Score, Task
 
@@ -179,7 +180,7 @@ def read(path: Path) -> list[Problem]:
 
 def _problem(place: str, line: bytes) -> Problem:
     try:
-        row = json.loads(line)
+        row = json_value(line)
         columns = ("completions", "outcomes", "rewards", "answers", "reasons", "lengths", "truncated", "entropies")
         samples = tuple(Sample(*values) for values in zip(*(row[column] for column in columns), strict=True))
         return Problem(row["task"], row["key"], row["prompt"], row["answer"], samples)

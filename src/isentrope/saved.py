@@ -15,13 +15,13 @@ A file has one JSON object a line. Keys that are not named here are left alone.
 Lines of the same problem are taken together, in their order.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isentrope.errors import IsentropeError
+from isentrope.parsing import json_value
 from isentrope.results import held_out_problems, problem_key
 from isentrope.tasks.base import Example, Prompt, Task, shown, text_of
 
@@ -75,7 +75,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _row(place: str, line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json_value(line)
     except ValueError as error:
         raise IsentropeError(f"{place} is not JSON: {error}") from error
     if not isinstance(row, dict):

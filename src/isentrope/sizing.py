@@ -10,7 +10,6 @@ half a GiB), fragmentation of the allocator, communication buffers. GiB is 2**30
 (8190735360, 147456)
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.errors import IsentropeError
+from isentrope.parsing import json_value
 
 GIB = 2**30
 FLOAT32 = 4  # bytes; optimizer states, norms and statistics are kept in it
@@ -194,7 +194,7 @@ def find(name: str) -> Known | None:
     if path is None:
         return KNOWN.get(name)
     try:
-        return Known(of_config(json.loads(path.read_text(encoding="utf-8")), str(path)), str(path))
+        return Known(of_config(json_value(path.read_text(encoding="utf-8")), str(path)), str(path))
     except (OSError, ValueError) as error:
         raise IsentropeError(f"cannot read {path}: {error}") from error
 

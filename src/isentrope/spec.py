@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import json
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -38,6 +37,7 @@ from isentrope import (
 )
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
+from isentrope.parsing import toml_table
 from isentrope.rollout import Rollout
 
 RULE_MODULES = (advantage, select, shaping, ratio, surrogate, penalty, correction, aggregate, rollout)
@@ -296,8 +296,8 @@ def _toml_value(x: Any) -> str:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return toml_table(text)
+    except ValueError as error:
         raise IsentropeError(f"{where} is not valid TOML: {error}") from error
 
 

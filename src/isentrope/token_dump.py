@@ -164,5 +164,5 @@ def _read_token_file(path: Path, columns: list[str] | None) -> pa.Table:
             if file.metadata.num_rows > MAX_TOKEN_ROWS:
                 raise IsentropeError(f"{path} has {file.metadata.num_rows} rows, more than {MAX_TOKEN_ROWS}")
             return file.read(columns=columns)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise IsentropeError(f"cannot read {path} as a token dump: {error}") from error

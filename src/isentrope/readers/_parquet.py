@@ -27,7 +27,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
             yield file
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise IsentropeError(f"cannot read {path} as parquet: {error}") from error
 
 

@@ -1,18 +1,17 @@
 """Text of unknown origin: bounded lines and files, and errors that name file and line."""
 
 import csv
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from isentrope.errors import IsentropeError
+from isentrope.parsing import json_value
 from isentrope.readers._keys import STEP_NAMES
 
 MAX_LINE_BYTES = 64 * 2**20  # a line of a token export holds a whole sequence with a dozen numbers a token
 MAX_JSON_BYTES = 512 * 2**20  # a trainer_state.json of 100,000 steps has some 100 MB
-MAX_DEPTH_ERROR = "is nested too deeply"
 
 
 def lines(path: Path, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -36,11 +35,11 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     for number, line in lines(path):
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = json_value(line)
+        except ValueError as error:
             if not line.endswith(b"\n") and number > 1:
                 return
-            raise IsentropeError(f"{path} line {number} is not JSON: {_brief(error)}") from error
+            raise IsentropeError(f"{path} line {number} is not JSON: {error}") from error
         if not isinstance(value, dict):
             raise IsentropeError(f"{path} line {number} is not a JSON object but {type(value).__name__}")
         yield number, value
@@ -54,11 +53,11 @@ def document(path: Path) -> Any:
             raise IsentropeError(
                 f"{path} has {size} bytes, more than {MAX_JSON_BYTES}; export the metrics as JSON lines"
             )
-        return json.loads(path.read_bytes())
+        return json_value(path.read_bytes())
     except OSError as error:
         raise IsentropeError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise IsentropeError(f"{path} is not JSON: {_brief(error)}") from error
+    except ValueError as error:
+        raise IsentropeError(f"{path} is not JSON: {error}") from error
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -116,7 +115,3 @@ def step_of(row: Mapping[str, Any], name: str, where: str) -> float:
     if step is None or not math.isfinite(step):
         raise IsentropeError(f"{where} has no number under {name!r} for the step; found {row.get(name)!r}")
     return step
-
-
-def _brief(error: Exception) -> str:
-    return MAX_DEPTH_ERROR if isinstance(error, RecursionError) else str(error)

@@ -6,6 +6,7 @@ many of a group's completions are different, and how long they are (in character
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,7 +64,7 @@ def _measure(rows: Iterable[Row]) -> dict[str, float]:
     for prompt, completion, score in rows:
         texts[hash(prompt)].append(hash(completion))
         lengths.append(len(completion))
-        if score is not None:
+        if score is not None and math.isfinite(score):
             scores[hash(prompt)].append(score)
     if not lengths:
         return {}

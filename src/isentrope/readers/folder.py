@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from isentrope import presets, record, spec
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
+from isentrope.parsing import toml_table
 from isentrope.readers import _keys, _text
 from isentrope.readers._parquet import ParquetTokens
 from isentrope.record import RunFolder
@@ -77,7 +77,7 @@ def _recipe(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_RECIPE_BYTES:
             raise IsentropeError(f"{path} has more than {MAX_RECIPE_BYTES} bytes; this is no recipe")
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = toml_table(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise IsentropeError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:

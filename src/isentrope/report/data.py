@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from isentrope import findings, readers, record
 from isentrope.errors import IsentropeError
 from isentrope.findings import Finding
+from isentrope.parsing import toml_table
 from isentrope.record import RunFolder
 from isentrope.run import Run
 from isentrope.token_dump import token_steps
@@ -243,8 +243,8 @@ def _text(path: Path) -> str:
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return toml_table(text)
+    except ValueError as error:
         raise IsentropeError(f"{path} is not valid TOML: {error}") from error
 
 
