@@ -8,12 +8,15 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from isentrope import models, samplers
+from isentrope import models, samplers, tasks
 from isentrope.errors import IsentropeError
 from isentrope.evaluate import ESTIMATE, EXACT
-from isentrope.sampling import sample
+from isentrope.sampling import encode_prompt, sample
+from isentrope.tasks import Example
 
 PROMPTS = ["2,5,6,9>75:", "17!138:", "47+85:"]
+TASK = tasks.get("countdown")  # of one turn; nothing here scores
+EXAMPLES = [Example(prompt, None, "countdown") for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +30,12 @@ def test_transformers_is_the_backend_without_vllm(sampler):
 
 
 def test_the_samples_of_a_prompt_do_not_depend_on_its_neighbours(sampler):
-    encoded = [sampler.encode(prompt) for prompt in PROMPTS]
     seeds = [11, 22, 33]
-    together = sampler.draw(encoded, 5, 24, 1.0, seeds)
+    together = sampler.draw(TASK, EXAMPLES, 5, 24, 1.0, seeds)
     for place in range(3):
-        (alone,) = sampler.draw(encoded[place : place + 1], 5, 24, 1.0, seeds[place : place + 1])
+        (alone,) = sampler.draw(TASK, EXAMPLES[place : place + 1], 5, 24, 1.0, seeds[place : place + 1])
         assert [one.text for one in alone] == [one.text for one in together[place]]
-    changed = sampler.draw(encoded, 5, 24, 1.0, [12, 22, 33])
+    changed = sampler.draw(TASK, EXAMPLES, 5, 24, 1.0, [12, 22, 33])
     assert [one.text for one in changed[0]] != [one.text for one in together[0]]
     assert [one.text for one in changed[1]] == [one.text for one in together[1]]
 
@@ -98,19 +100,30 @@ def test_vllm_is_asked_for_what_the_evaluation_wants(vllm):
     assert options["model"] == "some/model"
     assert (options["dtype"], options["max_num_seqs"]) == ("bfloat16", 32)
     assert options["logprobs_mode"] == "processed_logprobs"  # at the temperature of the draw
-    sampler.draw([[1, 2], [3]], 2, 24, 0.6, [7, 2**40])
-    assert [prompt["prompt_token_ids"] for prompt, _ in vllm.asked] == [[1, 2], [3]]
+    sampler.draw(TASK, EXAMPLES[:2], 2, 24, 0.6, [7, 2**40])
+    encoded = [encode_prompt(vllm.tokenizer, prompt) for prompt in PROMPTS[:2]]
+    assert [prompt["prompt_token_ids"] for prompt, _ in vllm.asked] == encoded
     params = vllm.asked[1][1]
     assert (params.n, params.max_tokens, params.temperature, params.logprobs) == (2, 24, 0.6, 0)
     assert [one.seed for _, one in vllm.asked] == [7, 2**40 % 2**31]
 
 
 def test_vllms_answers_become_completions_with_estimated_entropies(vllm):
-    rows = samplers.load("vllm", "some/model").draw([[1]], 2, 24, 1.0, [0])
+    rows = samplers.load("vllm", "some/model").draw(TASK, EXAMPLES[:1], 2, 24, 1.0, [0])
     first, second = rows[0]
     assert (first.text, first.tokens, first.is_truncated) == ("text 0", (5, 6), False)
     assert (second.tokens, second.is_truncated) == ((5, 6, 7), True)
     assert math.fsum(second.entropies) == 0.5 + 1.0 + 1.5
+
+
+def test_several_turns_are_played_with_transformers_alone(vllm, sampler):
+    task = tasks.get("apps")
+    examples = task.examples("test", 2, 0)
+    with pytest.raises(IsentropeError, match="task apps has several turns"):
+        samplers.load("vllm", "some/model").draw(task, examples, 1, 24, 1.0, [0, 1])
+    rows = sampler.draw(task, examples, 2, 48, 1.0, [0, 1])
+    assert [len(row) for row in rows] == [2, 2]
+    assert all(len(one.entropies) == len(one.tokens) for row in rows for one in row)
 
 
 def test_vllm_is_taken_by_itself_only_where_it_can_serve(vllm, monkeypatch):

@@ -7,16 +7,18 @@ from typing import Any, Protocol
 import torch
 
 from isentrope import models
+from isentrope.episodes import sample_task
 from isentrope.errors import IsentropeError
 from isentrope.evaluate import ESTIMATE, EXACT
-from isentrope.sampling import Completion, continue_ids, encode_prompt
-from isentrope.tasks.base import Prompt
+from isentrope.sampling import Completion, encode_prompt
+from isentrope.tasks.base import Example, Prompt, Task
+from isentrope.tasks.turns import is_interactive
 
 BACKENDS = ("auto", "transformers", "vllm")
 
 
 class Sampler(Protocol):
-    """Draws completions of prompts.
+    """Draws completions of the problems of a task, of each with a seed of its own.
 
     entropy_kind: what the entropies of its completions are. context: tokens that prompt and completion may have
     together, None where nobody knows. name: of the backend.
@@ -30,7 +32,8 @@ class Sampler(Protocol):
 
     def draw(
         self,
-        encoded: Sequence[Sequence[int]],
+        task: Task,
+        examples: Sequence[Example],
         num_samples: int,
         max_new_tokens: int,
         temperature: float,
@@ -60,23 +63,16 @@ class TransformersSampler:
 
     def draw(
         self,
-        encoded: Sequence[Sequence[int]],
+        task: Task,
+        examples: Sequence[Example],
         num_samples: int,
         max_new_tokens: int,
         temperature: float,
         seeds: Sequence[int],
     ) -> list[list[Completion]]:
-        """See `sampling.continue_ids`."""
-        return continue_ids(
-            self._model,
-            self._tokenizer,
-            encoded,
-            num_samples,
-            max_new_tokens,
-            temperature=temperature,
-            seed=seeds,
-            batch_size=self._batch_size,
-        )
+        """See `episodes.sample_task`."""
+        settings = (num_samples, max_new_tokens, temperature, seeds, self._batch_size)
+        return sample_task(self._model, self._tokenizer, task, examples, *settings)
 
 
 class VllmSampler:
@@ -113,16 +109,24 @@ class VllmSampler:
 
     def draw(
         self,
-        encoded: Sequence[Sequence[int]],
+        task: Task,
+        examples: Sequence[Example],
         num_samples: int,
         max_new_tokens: int,
         temperature: float,
         seeds: Sequence[int],
     ) -> list[list[Completion]]:
-        """All prompts at once; vLLM schedules them. `entropies` of a completion hold -log p of its tokens."""
+        """All prompts at once; vLLM schedules them. `entropies` of a completion hold -log p of its tokens.
+
+        Raises IsentropeError for a task of several turns.
+        """
+        if is_interactive(task):
+            raise IsentropeError(
+                f"task {task.name} has several turns, which --backend vllm cannot play: transformers can"
+            )
         settings = {"n": num_samples, "max_tokens": max_new_tokens, "temperature": temperature, "logprobs": 0}
         params = [self._params(**settings, seed=seed % 2**31) for seed in seeds]
-        prompts = [{"prompt_token_ids": list(ids)} for ids in encoded]
+        prompts = [{"prompt_token_ids": self.encode(example.prompt)} for example in examples]
         answers = self._engine.generate(prompts, params, use_tqdm=False)
         return [[_completion(one) for one in answer.outputs] for answer in answers]
 

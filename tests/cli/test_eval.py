@@ -129,11 +129,11 @@ def _stop_after(monkeypatch, groups):
     drawn = []
     draw = samplers.TransformersSampler.draw
 
-    def counted(self, encoded, *rest):
+    def counted(self, task, examples, *rest):
         if len(drawn) == groups:
             raise KeyboardInterrupt
-        drawn.append(len(encoded))
-        return draw(self, encoded, *rest)
+        drawn.append(len(examples))
+        return draw(self, task, examples, *rest)
 
     monkeypatch.setattr(samplers.TransformersSampler, "draw", counted)
     return drawn
@@ -321,7 +321,7 @@ def test_data_dir_and_options_reach_the_tasks(tmp_path):
     assert _json("--completions", path, "--set", f"gsm8k.data_dir={tmp_path}")["tasks"][0]["right"] == [1]
 
 
-@pytest.mark.parametrize("name", ["gsm8k"])
+@pytest.mark.parametrize("name", ["gsm8k", "aime24", "hmmt_feb_2025"])
 def test_the_gold_answers_of_a_set_are_all_right(evaluation_data, tmp_path, name):
     examples = results.held_out_problems(tasks.get(name, data_dir=evaluation_data), 20, 0)
     path = tmp_path / "gold.jsonl"

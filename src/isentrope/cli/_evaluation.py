@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ def _with_options(chosen: Mapping[str, Mapping[str, Any]], request: Request) -> 
 
 
 def _reads_data(name: str) -> bool:
-    return name in BUILT_IN and "data_dir" in {field.name for field in fields(BUILT_IN[name])}
+    return name in BUILT_IN and hasattr(tasks.get(name), "data_dir")
 
 
 def for_completions(request: Request, path: Path) -> dict[str, Task]:

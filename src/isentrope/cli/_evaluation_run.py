@@ -178,7 +178,7 @@ class _Evaluation:
                 if not missing:
                     continue
                 # the whole group again, so that rounding is as in an evaluation that was not interrupted
-                drawn = self._draw([encoded[place] for place in places], [keys[place] for place in places])
+                drawn = self._draw(task, [examples[place] for place in places], [keys[place] for place in places])
                 rows = dict(zip(places, drawn, strict=True))
                 judged = [judge(task, examples[place], rows[place]) for place in missing]
                 results.append(self._file, judged)
@@ -186,11 +186,11 @@ class _Evaluation:
                 advance(len(missing))
         return [found[key] for key in sorted(keys)]
 
-    def _draw(self, encoded: list[list[int]], keys: list[str]) -> list[list[Completion]]:
+    def _draw(self, task: Task, examples: list[Example], keys: list[str]) -> list[list[Completion]]:
         plan = self.plan
         assert plan.max_tokens is not None
         seeds = [_seed(plan.seed, key) for key in keys]
-        return self.sampler.draw(encoded, plan.samples, plan.max_tokens, plan.temperature, seeds)
+        return self.sampler.draw(task, examples, plan.samples, plan.max_tokens, plan.temperature, seeds)
 
     def _longest(self, encoded: Sequence[Sequence[int]]) -> int:
         """Tokens of a completion: as asked for, else what the model's context leaves, up to MOST_TOKENS."""
