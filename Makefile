@@ -1,17 +1,24 @@
-# Everything runs from .venv, which the first target that needs it makes. Nothing is done twice: stamps in .venv
-# remember what was installed from which pyproject.toml and constraints.txt.
+# Everything runs from .venv, which the first target that needs it makes, and the cluster engine from .venv-verl. Nothing
+# is done twice: stamps in there remember what was installed from which pyproject.toml and constraints.
 #
-#   PYTHON   the interpreter that .venv is made from, 3.11 or newer
-#   ARGS     passed on to the command behind train, test, quick, bench and model
+#   PYTHON   the interpreter that .venv and .venv-verl are made from, 3.11 or newer
+#   ARGS     passed on to the command behind train, train-verl, test, quick, bench and model; VERLARGS to that of verl
 
 PYTHON ?= python3
 VENV   ?= .venv
+CLUSTER ?= .venv-verl
 ARGS   ?=
 JOBS   ?= 2
 
 BIN    := $(VENV)/bin
+VERL   := $(CLUSTER)/bin
 EXTRAS := trl,tasks,report,dev
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+VERLPIP := $(VERL)/python -m pip --disable-pip-version-check
+
+# What the engines share is tested in both environments.
+SHARED := $(addprefix tests/test_,columns.py control.py objective.py presets.py recipe.py record.py reference_cases.py \
+	shaping.py spec.py surrogate.py token_dump.py) tests/tasks/test_rows.py
 
 # One thread a process: the workers share the cores. No test and no recipe fetches anything from a model hub.
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -19,19 +26,26 @@ TESTING := $(OFFLINE) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train test quick lint format types docs bench model smollm2 triton browser env lock clean
+.PHONY: help train train-verl test quick verl lint format types docs bench model smollm2 triton browser env env-verl \
+	lock lock-verl clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 train: env ## train the small language model with CE-GPPO, minutes on two cores (ARGS="--objective grpo")
 	$(OFFLINE) $(BIN)/isentrope train $(ARGS)
 
-test: lint types smollm2 triton browser ## everything: lint, types, all tests
+train-verl: env-verl ## the same in verl, rehearsed on CPU with Ray, workers and all (ARGS="--steps 48")
+	$(OFFLINE) $(VERL)/isentrope train --engine verl --laptop $(ARGS)
+
+test: lint types smollm2 triton browser verl ## everything: lint, types, all tests in both environments
 	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 quick: env browser ## the fast tests alone, under three minutes
 	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not engine" $(ARGS)
+
+verl: env-verl ## the tests of the cluster engine, and of what it shares with the others, in .venv-verl
+	$(TESTING) $(VERL)/pytest -m "not soak" tests/verl $(SHARED) $(VERLARGS)
 
 lint: env ## ruff: rules, imports, formatting
 	$(BIN)/ruff check .
@@ -65,18 +79,31 @@ browser: ## install Debian's Chromium, in which the tests look at reports (elsew
 
 env: $(VENV)/.installed ## only make .venv
 
+env-verl: $(CLUSTER)/.installed ## only make .venv-verl (2 GB)
+
 lock: env ## write constraints.txt again from what .venv holds
 	sed -n '/^#/p' constraints.txt > constraints.txt.new
 	$(PIP) freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' | grep -v '@' | LC_ALL=C sort -f >> constraints.txt.new
 	mv constraints.txt.new constraints.txt
 
-clean: ## remove caches and .venv, not the runs
-	rm -rf $(VENV) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist
+lock-verl: env-verl ## write constraints-verl.txt again from what .venv-verl holds
+	sed -n '/^#/p' constraints-verl.txt > constraints-verl.txt.new
+	$(VERLPIP) freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' | grep -v '@' | LC_ALL=C sort -f >> constraints-verl.txt.new
+	mv constraints-verl.txt.new constraints-verl.txt
+
+clean: ## remove caches, .venv and .venv-verl, not the runs
+	rm -rf $(VENV) $(CLUSTER) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope needs 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(CLUSTER)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope needs 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(CLUSTER)
 	@touch $@
 
 # torch comes first and by its pin: later requirements then find it there and fetch no other build.
@@ -93,4 +120,9 @@ $(VENV)/.smollm2: $(VENV)/.installed
 # A CPU build of torch does not bring it.
 $(VENV)/.triton: $(VENV)/.installed
 	$(PIP) install -q --no-deps -c constraints.txt triton || echo "no Triton for this platform: its tests skip"
+	@touch $@
+
+$(CLUSTER)/.installed: $(CLUSTER)/.created pyproject.toml constraints-verl.txt
+	$(VERLPIP) install -q "$$(grep '^torch==' constraints-verl.txt)"
+	$(VERLPIP) install -q -c constraints-verl.txt -e '.[verl,tasks,report,test]'
 	@touch $@

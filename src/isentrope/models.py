@@ -32,14 +32,22 @@ def load(name: str, dtype: torch.dtype = torch.float32) -> "Loaded":
     dtype: of the weights in memory.
     Raises IsentropeError, in one line, if there is no such model or it cannot be read.
     """
+    return _read(location(name), name, dtype)
+
+
+def location(name: str) -> str:
+    """Where a model is read from: a folder, or a hub id as it is. smollm2 is converted where it has not been yet.
+
+    Raises IsentropeError for what looks like a folder and is none, and where smollm2 is not installed.
+    """
     if name == "embedded":
-        return _read(resources.files("isentrope").joinpath("embedded"), name, dtype)
+        return str(resources.files("isentrope").joinpath("embedded"))
     if name == "smollm2":
-        return _read(_converted_smollm2(), name, dtype)
+        return str(_converted_smollm2())
     folder = Path(name).expanduser()
     if not name or (not folder.is_dir() and (folder.exists() or _looks_like_a_path(name))):
         raise IsentropeError(f"model {name!r}: there is no such folder{_suggestion(name)}; {_choices()}")
-    return _read(folder if folder.is_dir() else name, name, dtype)
+    return str(folder if folder.is_dir() else name)
 
 
 def cache_folder() -> Path:

@@ -47,6 +47,7 @@ from isentrope.parsing import json_value
 
 MAX_JSON_BYTES = 64 * 2**20  # a larger evaluation or summary is not one of ours
 MAX_LINE_BYTES = 2**20  # of one metrics line; a step logs some hundred numbers
+VERL_LATEST = "latest_checkpointed_iteration.txt"  # the number N of the global_step_N that verl would go on from
 COMPLETE = "complete.json"  # written last into a checkpoint folder; without it the checkpoint does not count
 VERSIONED = ("isentrope", "torch", "transformers", "trl", "accelerate", "datasets", "peft")
 
@@ -215,7 +216,7 @@ class RunFolder:
         return self.path / f"evaluation-{when}.json"
 
     def last_checkpoint(self) -> Path | None:
-        """The complete checkpoint of the highest step, None where there is none.
+        """The complete checkpoint of the highest step, None where there is none; of a verl run the model in it.
 
         A folder without the `complete.json` that `finish_checkpoint` writes last was cut short and does not count.
         """
@@ -224,7 +225,16 @@ class RunFolder:
             for path in self.checkpoints.glob("checkpoint-*")
             if (path / COMPLETE).is_file()
         ]
-        return max(found)[1] if found else None
+        return max(found)[1] if found else self._verl_model()
+
+    def _verl_model(self) -> Path | None:
+        """The model in the checkpoint that verl calls its latest, where verl saved one that transformers reads."""
+        try:
+            number = int((self.checkpoints / VERL_LATEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        model = self.checkpoints / f"global_step_{number}" / "actor" / "huggingface"
+        return model if any(model.glob("*.safetensors")) else None
 
 
 @contextmanager

@@ -22,7 +22,7 @@ LINE_INTERVAL = 10.0  # seconds between the lines of a LineDisplay
 # What is shown <- the keys of the trainer's log that hold it, in order of preference.
 KEYS = {
     "reward": ("reward",),
-    "entropy": ("entropy/current_exact", "entropy"),
+    "entropy": ("entropy/current_exact", "entropy", "entropy/old_exact"),
     "clip_low": ("clip/low",),
     "clip_high": ("clip/high",),
 }

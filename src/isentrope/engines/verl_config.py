@@ -264,12 +264,15 @@ def _rollout(recipe: Recipe, sizes: Batches) -> dict[str, Any]:
 
 def _loop(recipe: Recipe, layout: Layout, sizes: Batches) -> dict[str, Any]:
     every = in_rollouts(recipe, "output.checkpoint_every", recipe.output.checkpoint_every)
+    checkpoint = "actor_rollout_ref.actor.checkpoint"
     return {
         "trainer.total_training_steps": sizes.rollouts,
         "trainer.total_epochs": sizes.rollouts,  # never the smaller bound: an epoch has at least one rollout batch
         "trainer.save_freq": every or sizes.rollouts,  # verl saves at the last step too
         "trainer.max_actor_ckpt_to_keep": recipe.output.keep_checkpoints,
         "trainer.max_critic_ckpt_to_keep": recipe.output.keep_checkpoints,
+        f"{checkpoint}.save_contents": ["model", "optimizer", "extra", "hf_model"],  # the last for `isentrope eval`
+        f"{checkpoint}.load_contents": ["model", "optimizer", "extra"],
         "trainer.default_local_dir": str(layout.checkpoints.resolve()),
         "trainer.resume_mode": "auto",
         "trainer.rollout_data_dir": str(layout.rollouts.resolve()) if recipe.output.tokens_every else None,

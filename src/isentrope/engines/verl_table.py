@@ -86,17 +86,23 @@ FIXED_BY_COMMAND = (
 def check_table(table: Mapping[str, Any], label: str) -> None:
     """Refuse keys that verl lacks, that a recipe sets elsewhere, or that the command sets; name the nearest."""
     flat = flatten(table)
+    _refuse_owned(flat, label)
+    if importlib.util.find_spec("verl") is None:
+        return  # a recipe is also read where it cannot run; a run says so
+    config = compose(engine_of(flat))
+    known = sorted(leaves(config))
+    for key in flat:
+        if not (key.startswith("+") or key == ENGINE or is_known(config, key)):
+            raise IsentropeError(f"{label}: [verl] has no key {key!r}{_nearest(key, known)}")
+
+
+def _refuse_owned(flat: Mapping[str, Any], label: str) -> None:
     for key in flat:
         if key.removeprefix("+") in OWNED_BY_RECIPE:
             owner = OWNED_BY_RECIPE[key.removeprefix("+")]
             raise IsentropeError(f"{label}: [verl] {key} is set by {owner}; use that key")
         if key.removeprefix("+") in FIXED_BY_COMMAND:
             raise IsentropeError(f"{label}: [verl] {key} is set by the command itself; remove it")
-    config = compose(engine_of(flat))
-    known = sorted(leaves(config))
-    for key in flat:
-        if not (key.startswith("+") or key == ENGINE or is_known(config, key)):
-            raise IsentropeError(f"{label}: [verl] has no key {key!r}{_nearest(key, known)}")
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 Names = Mapping[str, tuple[str, ...]]
 
 _TRL: Names = {
-    "entropy": ("entropy/current_exact", "entropy"),
+    "entropy": ("entropy/current_exact", "entropy", "entropy/old_exact"),
     "surprisal": ("surprisal",),
     "reward": ("reward",),
     "reward_std": ("reward_std",),
