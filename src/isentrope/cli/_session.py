@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from isentrope.record import RunFolder
 from isentrope.tasks import Example, Task
 from isentrope.tasks.curriculum import Curriculum
 from isentrope.tasks.mix import Order
+from isentrope.tasks.scenarios import completion_of
 from isentrope.tasks.turns import is_interactive
 from isentrope.token_dump import TokenWriter
 
@@ -224,9 +225,15 @@ def _evaluate(session: Session, model: Any, tokenizer: Any, when: str) -> None:
         ).to_dict()
         for (task, _), examples in zip(session.mix, session.held_out, strict=True)
     ]
-    record.write_json(path, reports)
-    for report in reports:
-        session.print(f"{when:<10} {_report.brief(report)}")
+    goals = [
+        completion_of(task, examples, report["right"], settings.samples)
+        for (task, _), examples, report in zip(session.mix, session.held_out, reports, strict=True)
+    ]
+    record.write_json(
+        path, [report | (asdict(goal) if goal else {}) for report, goal in zip(reports, goals, strict=True)]
+    )
+    for report, goal in zip(reports, goals, strict=True):
+        session.print(f"{when:<10} {_report.brief(report)}{f'; {goal}' if goal else ''}")
 
 
 def _train(session: Session, model: Any, tokenizer: Any, checkpoint: Path | None) -> bool:
