@@ -1,43 +1,17 @@
-"""What watches the trainer: the record, the progress display, checkpoints, and signals."""
+"""What watches TRL's trainer: the record, the progress display, and checkpoints."""
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from isentrope.cli._display import Display, Tracker
+from isentrope.cli._interrupt import Interrupt as Interrupt
+from isentrope.cli._interrupt import listening as listening
 from isentrope.record import append_metrics, finish_checkpoint, prune_checkpoints
 from isentrope.token_dump import TokenWriter
-
-
-class Interrupt:
-    """Ctrl-C and SIGTERM as a wish: the first sets `requested`, a second one raises KeyboardInterrupt at once."""
-
-    def __init__(self, announce: Callable[[str], None]) -> None:
-        self.requested = False
-        self._announce = announce
-
-    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        self._announce("stopping after this step to save a checkpoint; once more stops at once")
-
-
-@contextmanager
-def listening(interrupt: Interrupt) -> Iterator[None]:
-    """Send SIGINT and SIGTERM to `interrupt` while the block runs."""
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class RecordCallback(TrainerCallback):

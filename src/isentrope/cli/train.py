@@ -14,8 +14,16 @@ from isentrope.errors import IsentropeError
 
 # Who runs a recipe, and who says what it would run, by the recipe's engine: modules with run(recipe, folder, resume,
 # as_json) and plan(recipe, out, as_json). Imported when used: each imports its host framework.
-SESSIONS = {"trl": "isentrope.cli._session", "verl": "isentrope.cli._verl_session"}
-PLANS = {"trl": "isentrope.cli._plan", "verl": "isentrope.cli._verl_plan"}
+SESSIONS = {
+    "trl": "isentrope.cli._session",
+    "verl": "isentrope.cli._verl_session",
+    "tabular": "isentrope.cli._tabular_session",
+}
+PLANS = {
+    "trl": "isentrope.cli._plan",
+    "verl": "isentrope.cli._verl_plan",
+    "tabular": "isentrope.cli._tabular_plan",
+}
 
 # Options that a resumed run may change: they say how long and what else to write, not what is learnt.
 RESUMABLE = ("trainer.steps", "output.", "evaluation.")
@@ -23,7 +31,7 @@ RESUMABLE = ("trainer.steps", "output.", "evaluation.")
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="TOML file, or a recipe of the package. [default: that of the model]")
+        str | None, typer.Argument(help="TOML file, or a recipe of the package. [default: that of the model or engine]")
     ] = None,
     objective: Annotated[str | None, typer.Option(help="Preset, or file.py:name.")] = None,
     model: Annotated[str | None, typer.Option(help="embedded, smollm2, a folder, or a cached hub id.")] = None,
@@ -33,7 +41,9 @@ def train(
     assign: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="trl: this machine; verl: a Ray cluster. [default: trl]")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="trl: this machine; verl: a Ray cluster; tabular: exact. [default: trl]")
+    ] = None,
     laptop: Annotated[
         bool, typer.Option("--laptop", help="With engine verl: rehearse the cluster's job on the CPUs of this machine.")
     ] = False,

@@ -142,7 +142,7 @@ def value(learnt: Tensor, problems: Problems, rows: Rows, temperature: float) ->
 
 @torch.no_grad()
 def distinct(log_tables: Tensor, problems: Problems, settings: Settings, samples: int) -> tuple[float, float]:
-    """Expected numbers of different completions, and of different accepted ones, among `samples`; means over problems."""
+    """Expected numbers of different completions, and of different accepted ones, among `samples`; problem means."""
     every = enumerate_completions(settings)
     p = torch.cat([completion_logp(part[None], every[None], settings.ends) for part in log_tables]).exp()
     good = completion_logp(log_tables, problems.good, settings.ends).exp()

@@ -1,11 +1,11 @@
 """Problems of the tabular engine: families over tables of a policy, every quantity of which can be computed exactly.
 
 A completion is a chain of at most `length` symbols. The policy is a table: logits of the next symbol for every position
-and symbol before, so a completion's probability is a product of at most `length` softmax entries. A **family** (a task of
-the recipe) has an initial table of a given entropy and a few good completions of different probability under it. A
-**problem** of the family adds its own fixed noise to the logits and accepts a random part of the good completions, which
-the policy cannot see. So a policy that knows one good completion solves the problems that accept it, at once and never
-the others: pass@1 rises with certainty, pass@k with variety. Held-out problems are others of the same families.
+and symbol before, so a completion's probability is a product of at most `length` softmax entries. A **family** (a task
+of the recipe) has an initial table of a given entropy and a few good completions of different probability under it. A
+**problem** of the family adds its own fixed noise to the logits and accepts a random part of the good completions,
+which the policy cannot see. So a policy that knows one good completion solves the problems that accept it, at once, and
+never the others: pass@1 rises with certainty, pass@k with variety. Held-out problems are others of the same families.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def family(name: str, options: Mapping[str, Any]) -> Family:
             f"task {name}: the tabular engine has no texts, its tasks are families of problems: give it"
             " options.entropy, a share in (0, 1), or train with --engine trl"
         )
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
         return Family(**given)
     except (ValueError, TypeError) as error:
@@ -78,8 +78,8 @@ def family(name: str, options: Mapping[str, Any]) -> Family:
 class World:
     """What all problems of a recipe have in common.
 
-    names, families: the tasks, in alphabetical order of their names. weights: their shares. tables: index of each task's
-    table. prior: [tables, length, before, vocabulary], initial logits. good: of each task [K, length], the good
+    names, families: the tasks, in alphabetical order of their names. weights: their shares. tables: index of each
+    task's table. prior: [tables, length, before, vocabulary], initial logits. good: of each task [K, length], the good
     completions, 0 after their end.
     """
 
@@ -130,7 +130,9 @@ def world(tasks: Sequence[tuple[str, Mapping[str, Any], float]], settings: Setti
 def _entropy_of(key: str, own: Sequence[str], found: Sequence[Family]) -> float:
     values = {one.entropy for table, one in zip(own, found, strict=True) if table == key}
     if len(values) > 1:
-        raise IsentropeError(f"families of table {key!r} have entropies {sorted(values)}; one table starts at one entropy")
+        raise IsentropeError(
+            f"families of table {key!r} have entropies {sorted(values)}; one table starts at one entropy"
+        )
     return values.pop()
 
 

@@ -1,11 +1,11 @@
 """The table `[tabular]` of a recipe: the shape of the tabular policy, and how it is trained.
 
-    [tabular]
-    length = 1             # most symbols in a completion; 1 is a bandit
-    vocabulary = 32        # symbols; with length above 1 the symbol 0 ends a completion
-    precision = "fp32"     # fp32, bf16 or fp16: the format to which log-probabilities are rounded
-    optimizer = "adam"     # or sgd
-    prior = 0              # seed of the initial policies
+[tabular]
+length = 1             # most symbols in a completion; 1 is a bandit
+vocabulary = 32        # symbols; with length above 1 the symbol 0 ends a completion
+precision = "fp32"     # fp32, bf16 or fp16: the format to which log-probabilities are rounded
+optimizer = "adam"     # or sgd
+prior = 0              # seed of the initial policies
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Settings:
     """The table `[tabular]`, checked.
 
     length: most symbols of a completion, from 1. vocabulary: symbols, from 2; vocabulary ** length at most 65,536.
-    precision: log-probabilities of both policies are rounded to this format before the objective sees them, as an engine
-    does whose head or cast is in that format; the policy itself stays in float64. optimizer: "adam" (betas .9 and .999)
-    or "sgd" (plain: the step is the learning rate times the gradient, as first-order theory has it). prior: seed of the
-    initial policies, from 0.
+    precision: log-probabilities of both policies are rounded to this format before the objective sees them, as an
+    engine does whose head or cast is in that format; the policy itself stays in float64. optimizer: "adam" (betas .9
+    and .999) or "sgd" (plain: the step is the learning rate times the gradient, as first-order theory has it). prior:
+    seed of the initial policies, from 0.
     Raises ValueError with the key, the value and the allowed range.
     """
 
