@@ -1,8 +1,18 @@
 r"""What counts as equal to a gold answer, pair by pair: what a mathematician would grade."""
 
+import importlib.util
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+
 import pytest
 
-from isentrope.tasks.math_answers import grade_answer
+from isentrope.errors import IsentropeError
+from isentrope.tasks.math_answers import grade, grade_answer
+from isentrope.tasks.math_values import Undecided, Value, Values, same_value
+from isentrope.tasks.workers import Pool, WorkerLost
 
 pytest.importorskip("math_verify")
 
@@ -221,3 +231,100 @@ PAIRS = [
 @pytest.mark.parametrize(("gold", "candidate", "outcome"), PAIRS)
 def test_an_answer_is_graded_as_a_mathematician_would(gold, candidate, outcome):
     assert grade_answer(candidate, gold).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("0.5", r"\frac{2}{4}"),
+        (r"\sqrt{8}", r"2\sqrt2"),
+        ("3, 1, 2", r"\{1,2,3\}"),
+        ("5", "x=5"),
+        ("(1, 2]", r"1 < x \le 2"),
+        (r"(x+1)^2", "x^2+2x+1"),
+        (r"90^\circ", "90"),
+        ("Evelyn", r"\text{evelyn}"),
+        (r"1 \pm \sqrt{2}", r"1-\sqrt{2}, 1+\sqrt{2}"),
+    ],
+)
+def test_equal_answers_have_one_canonical_text_and_others_another(one, other):
+    texts = {grade_answer(text, "no such answer").answer for text in (one, other)}
+    assert len(texts) == 1
+    assert grade_answer("12345", "no such answer").answer not in texts
+    assert grade_answer(one, other).answer in texts
+
+
+BOMBS = ["9^{9^{9^9}}", "(10^9)!", r"\binom{10^7}{5\cdot 10^6}", "x^{10^9}+1"]
+
+
+@pytest.mark.parametrize("bomb", [BOMBS[0], *(pytest.param(bomb, marks=pytest.mark.slow) for bomb in BOMBS[1:])])
+def test_what_takes_too_long_could_not_be_scored_and_the_next_answer_is(bomb):
+    settings = {"timeout": 0.4, "workers": 1}
+    with ThreadPoolExecutor(1) as thread:  # math-verify's own time-outs fail outside the main thread
+        found = thread.submit(grade, f"\\boxed{{{bomb}}}", "7", **settings).result(timeout=60)
+        after = thread.submit(grade, r"\boxed{\sqrt{49}}", "7", **settings).result(timeout=60)
+    assert (found.outcome, found.reward, found.reason) == ("unscored", 0.0, "time-out")
+    assert after.outcome == "right"
+
+
+@pytest.mark.slow
+def test_what_takes_too_much_memory_could_not_be_scored():
+    found = grade_answer("2^{10^{10}}", "7", timeout=60.0, workers=1)
+    assert (found.outcome, found.reason) == ("unscored", "out of memory")
+
+
+def test_deep_nesting_ends_quickly():
+    start = time.perf_counter()
+    for depth in (10, 20, 100):
+        nested = r"\frac{1}{1+" * depth + "1" + "}" * depth
+        assert grade_answer(nested, "7").outcome == "wrong"
+    assert time.perf_counter() - start < 20
+
+
+def test_a_form_that_is_not_taken_apart_is_left_to_math_verify():
+    assert grade_answer(r"x^2 \ne 4", r"x^2 \ne 4").outcome == "right"
+    assert grade_answer("x^2 > 4", "4 < x^2").outcome == "right"
+    assert grade_answer("x^2 > 4", "5 < x^2").outcome == "wrong"
+
+
+def test_without_the_library_plain_numbers_are_still_graded_and_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert grade_answer("0.50", r"\frac{1}{2}").outcome == "right"
+    with pytest.raises(IsentropeError, match=r"math-verify; pip install 'isentrope\[tasks\]'"):
+        grade_answer(r"\sqrt{50000}", "3")
+
+
+def test_a_value_lost_once_is_asked_for_again(monkeypatch):
+    found = Values(Pool(Path("none"), 1, 1.0, 1))
+    replies = iter([WorkerLost("time-out"), {"exact": "3", "digits": [], "symbols": []}])
+
+    def ask(request):
+        reply = next(replies)
+        if isinstance(reply, WorkerLost):
+            raise reply
+        return reply
+
+    monkeypatch.setattr(found.pool, "ask", ask)
+    with pytest.raises(WorkerLost):
+        found(r"\sqrt{9}")
+    assert found(r"\sqrt{9}") == found(r"\sqrt{9}") == Value(Fraction(3))
+
+
+def test_values_that_nothing_can_compare_are_undecided():
+    with pytest.raises(Undecided):
+        same_value(Value(digits=("?",)), Value(digits=("2",)))
+    assert not same_value(Value(digits=("?", "1", "2")), Value(digits=("3", "1", "3")))
+    assert same_value(Value(digits=("?", "1", "2")), Value(digits=("3", "1", "2")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["aime24", "aime25", "hmmt_feb_2025", "amc23", "math500", "gsm8k_test", "gsm8k_train"])
+def test_every_gold_answer_and_every_published_solution_is_right(evaluation_data, name):
+    lines = (evaluation_data / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
+    records = [json.loads(line) for line in lines if line]
+    for record in records:
+        gold = str(record["answer"])
+        assert grade(f"So it is $\\boxed{{{gold}}}$.", gold).outcome == "right", gold
+        if "solution" in record:
+            assert grade(record["solution"], gold).outcome == "right", record["solution"]
+    assert len(records) >= 30

@@ -45,9 +45,11 @@ def grade_answer(answer: str, gold: str, *, timeout: float = 5.0, workers: int =
     text = normal(answer)
     if text is None:
         return Score(0.0, "wrong", "", "the answer is empty, too long, too deep or broken")
-    comparison = Comparison(values(workers, timeout))
+    comparison, expected = Comparison(values(workers, timeout)), normal(gold) or ""
     try:
-        is_right = any(comparison(g, normal(gold) or "", c, text) for g in readings(gold) for c in readings(answer))
+        is_right = text == expected or any(
+            comparison(g, expected, c, text) for g in readings(gold) for c in readings(answer)
+        )
         return judge(is_right, comparison.shown(readings(answer)[0], text))
     except WorkerLost as lost:
         return unscored(str(lost), text)
@@ -113,8 +115,8 @@ class Comparison:
     def _quantities(self, gold: Quantity, candidate: Quantity) -> bool:
         if gold.unit and candidate.unit and gold.unit != candidate.unit:
             return False
-        if gold.latex.replace(" ", "") == candidate.latex.replace(" ", ""):
-            return self.values(candidate.latex).is_valid
+        if gold.latex == candidate.latex:
+            return True
         a, b = self.values(gold.latex), self.values(candidate.latex)
         if same_value(a, b):
             return True

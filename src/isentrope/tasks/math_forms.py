@@ -98,6 +98,7 @@ SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:[0-9A-Za-z]|\{[0-9A-Za-z]+\}))?"
 NAME = re.compile(rf"{SYMBOL}(?:\(\s*{SYMBOL}\s*\))?|\(\s*{SYMBOL}(?:\s*,\s*{SYMBOL})+\s*\)")
 CONSTANTS = frozenset({"e", "i", "\\pi", "\\infty", "\\emptyset"})
 BASE = re.compile(r"0*([0-9][0-9A-Fa-f]*)_\{?([0-9]{1,2})\}?")
+RELATION = re.compile(r"\\(?:neq?|equiv|to|rightarrow|subset|subseteq|cap|setminus|pmod|propto|mid)(?![A-Za-z])")
 MEMBER = re.compile(rf"{SYMBOL}\s*\\in(?![A-Za-z])\s*")
 
 
@@ -237,10 +238,12 @@ def _is_name(text: str) -> bool:
 
 
 def _equation(text: str) -> Form | None:
+    if RELATION.search(text):
+        return Unknown(text)
     sides = [_ungrouped(side) for side in split(text, EQUALS)]
     if len(sides) == 1:
         return None
-    if not all(sides) or "\\ne" in text:
+    if not all(sides):
         return Unknown(text)
     names = [side for side in sides if _is_name(side)]
     values = [side for side in sides if not _is_name(side)]
