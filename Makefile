@@ -44,8 +44,8 @@ test: lint types smollm2 triton browser verl ## everything: lint, types, all tes
 quick: env browser ## the fast tests alone, under three minutes
 	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not engine" $(ARGS)
 
-verl: env-verl ## the tests of the cluster engine, and of what it shares with the others, in .venv-verl
-	$(TESTING) $(VERL)/pytest -m "not soak" tests/verl $(SHARED) $(VERLARGS)
+verl: env-verl $(CLUSTER)/.other-engines ## the tests of the cluster engine, and of what it shares with the others, in .venv-verl
+	$(TESTING) $(VERL)/pytest -m "not soak" tests/verl tests/engines_other $(SHARED) $(VERLARGS)
 
 lint: env ## ruff: rules, imports, formatting
 	$(BIN)/ruff check .
@@ -125,4 +125,11 @@ $(VENV)/.triton: $(VENV)/.installed
 $(CLUSTER)/.installed: $(CLUSTER)/.created pyproject.toml constraints-verl.txt
 	$(VERLPIP) install -q "$$(grep '^torch==' constraints-verl.txt)"
 	$(VERLPIP) install -q -c constraints-verl.txt -e '.[verl,tasks,report,test]'
+	@touch $@
+
+# SkyRL and OpenRLHF, whose own functions tests/engines_other calls. Their requirements contradict verl's, so they come
+# without, into a folder that nothing else looks into.
+$(CLUSTER)/.other-engines: $(CLUSTER)/.installed tests/engines_other/requirements.txt
+	$(VERLPIP) install -q --no-deps --upgrade --target $(CLUSTER)/other-engines -r tests/engines_other/requirements.txt \
+		|| echo "SkyRL and OpenRLHF are not there for this platform: their tests skip"
 	@touch $@

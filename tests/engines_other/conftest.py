@@ -50,7 +50,7 @@ def _stub(name: str) -> None:
 def load(name: str) -> Any:
     """A module of another engine; skips where its packages are not installed."""
     if not FOLDER.is_dir():
-        pytest.skip(f"no {FOLDER}: make engines installs SkyRL and OpenRLHF there", allow_module_level=True)
+        pytest.skip(f"no {FOLDER}: make verl installs SkyRL and OpenRLHF there", allow_module_level=True)
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
     pytest.importorskip("ray", reason="SkyRL and OpenRLHF import Ray")

@@ -101,3 +101,10 @@ def test_what_prime_rl_cannot_host_is_refused_by_name(case: str) -> None:
 def test_the_advantage_slot_is_not_asked() -> None:
     assert prime_rl.refusals(replace(presets.ce_gppo, advantage=GroupRelative(eps=1.0))) == []
     assert prime_rl.refusals(replace(presets.ppo)) == []
+
+
+def test_weights_of_a_loss_component_are_refused() -> None:
+    made = make()
+    weighted = replace(sequence(made, {"advantage": made.columns["value"]}, made.logp, 0), loss_weights=torch.ones(12))
+    with pytest.raises(EngineError, match="loss_weights are set"):
+        prime_rl.loss(weighted, "ce_gppo")

@@ -78,11 +78,13 @@ def loss(inputs: Any, objective: str) -> Any:
 
     inputs: prime-rl's LossInputs. objective: a preset's name, a TOML path or text, or "file.py:name".
     Returns LossOutputs with the metrics `clip_low` and `clip_high`, shares of the tokens.
-    Raises EngineError at the first call for an objective that prime-rl cannot host exactly.
+    Raises EngineError at the first call for an objective that prime-rl cannot host exactly, and for `loss_weights`.
     """
     from prime_rl.trainer.rl.loss import LossOutputs
 
     now = _loaded(objective)
+    if getattr(inputs, "loss_weights", None) is not None:
+        raise EngineError("loss_weights are set, and only prime-rl's own losses apply them: leave the component's out")
     columns = loss_hook.rows(
         logp=inputs.trainer_logprobs[None],
         old_logp=inputs.inference_logprobs[None],
