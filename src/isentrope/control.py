@@ -10,6 +10,7 @@ nothing. A non-finite observation leaves the state as it was and warns.
 """
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -54,6 +55,7 @@ def is_controller(x: object) -> TypeGuard[Controller]:
 
 # float | Controller; Any, since Objective.at has put a number in place before a rule computes
 Number = Any
+MAX_FLOAT = sys.float_info.max
 
 
 def require(holder: object, field: str, allowed: bool, expected: str) -> None:
@@ -63,8 +65,10 @@ def require(holder: object, field: str, allowed: bool, expected: str) -> None:
 
 
 def is_number(x: object) -> bool:
-    """True for an int or float that is not NaN; False for a controller or anything else."""
-    return isinstance(x, int | float) and not isinstance(x, bool) and not math.isnan(x)
+    """True for an int or float that is not NaN; False for a controller, an int beyond all floats, anything else."""
+    if not isinstance(x, int | float) or isinstance(x, bool):
+        return False
+    return abs(x) <= MAX_FLOAT or (isinstance(x, float) and math.isinf(x))
 
 
 def span(x: Any) -> tuple[float, float] | None:
