@@ -17,6 +17,7 @@ from isentrope.tasks.countdown import Countdown
 from isentrope.tasks.digitsum import DigitSum
 from isentrope.tasks.gsm8k import Gsm8k
 from isentrope.tasks.humaneval import HumanEval
+from isentrope.tasks.ifeval import IfEval
 from isentrope.tasks.mathematics import SOURCES, MathProblems
 from isentrope.tasks.mbpp import Mbpp
 from isentrope.tasks.short_answers import NAMES as SHORT_ANSWERS
@@ -37,6 +38,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "apps": Apps,
     "humaneval": HumanEval,
     "mbpp": Mbpp,
+    "ifeval": IfEval,
 }
 MEMBERS = ("name", "examples", "score", "validate")
 
