@@ -17,7 +17,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
-from isentrope import spec
+from isentrope import masked, spec
 from isentrope.aggregate import Totals
 from isentrope.engines import metrics
 from isentrope.engines.verl_columns import CARRIED
@@ -43,7 +43,7 @@ class ObjectiveLoss:
     text: str
     expected: str
     _objective: Objective | None = field(default=None, repr=False)
-    _now: tuple[str, Objective, Totals, list[str]] | None = field(default=None, repr=False)
+    _told: tuple[str, "Told"] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, objective: Objective) -> "ObjectiveLoss":
@@ -54,7 +54,7 @@ class ObjectiveLoss:
         return {"text": self.text, "expected": self.expected}
 
     def __setstate__(self, state: dict[str, str]) -> None:
-        self.text, self.expected, self._now = state["text"], state["expected"], None
+        self.text, self.expected, self._told = state["text"], state["expected"], None
         self._objective = spec.load(self.text)
         found = fingerprint(self._objective)
         if found != self.expected:
@@ -71,51 +71,72 @@ class ObjectiveLoss:
         model_output: `log_probs` and, where asked for, `entropy`, of whole sequences. data: verl's fields, nested or
         padded, with `dp_size` and the driver's message.
         """
-        now, totals, tasks = self._unpack(tu.get_non_tensor_data(data, MESSAGE, None))
-        rows = self._rows(now, model_output, data)
-        loss = now.loss(rows, totals) * int(tu.get_non_tensor_data(data, "dp_size", 1))
-        return loss, self._metrics(now, rows, loss, tasks)
+        told = self._unpack(tu.get_non_tensor_data(data, MESSAGE, None))
+        rows = _rows(told, model_output, data)
+        loss = told.now.loss(rows, told.totals) * int(tu.get_non_tensor_data(data, "dp_size", 1))
+        return loss, _metrics(told, rows, loss)
 
-    def _unpack(self, text: Any) -> tuple[Objective, Totals, list[str]]:
+    def _unpack(self, text: Any) -> "Told":
         if not isinstance(text, str):
             raise PluginError(
                 "the batch carries no state and totals of ours: train with trainer.v1.trainer_mode=isentrope"
             )
-        if self._now is None or self._now[0] != text:
+        if self._told is None or self._told[0] != text:
             assert self._objective is not None, "read when it was made"
             sent = json.loads(text)
-            self._now = (text, self._objective.at(sent["state"]), Totals(*sent["totals"]), sent["tasks"])
-        return self._now[1:]
+            now, totals = self._objective.at(sent["state"]), Totals(*sent["totals"])
+            self._told = (text, Told(now, totals, sent["tasks"], sent["rows"]))
+        return self._told[1]
 
-    def _rows(self, now: Objective, model_output: dict[str, Any], data: TensorDict) -> dict[str, Tensor]:
-        logp = no_padding_2_padding(model_output["log_probs"], data).float()
-        width, keys = logp.shape[1], {str(key) for key in data.keys()}  # noqa: SIM118  (a TensorDict iterates over rows)
-        mask = _padded(data["response_mask"], width).bool()
-        rows = {"logp": logp, "advantage": _padded(data["advantages"], width).float()}
-        if model_output.get("entropy") is not None:
-            entropy = no_padding_2_padding(model_output["entropy"], data).float()
-            rows["entropy"] = entropy if "entropy" in now.columns().gradient else entropy.detach()
-        rows |= {ours: _padded(data[name], width).float() for ours, name in CARRIED.items() if name in keys}
-        ours = [name for name in keys if name.startswith(PREFIX)]
-        rows |= {name.removeprefix(PREFIX): _own(data[name], width, len(mask)) for name in ours}
-        excluded = rows.get("excluded", torch.zeros_like(mask))
-        mask = mask & ~excluded
-        return {"selected": mask, "counted": mask} | rows | {"mask": mask, "excluded": excluded}
 
-    @torch.no_grad()
-    def _metrics(self, now: Objective, rows: dict[str, Tensor], loss: Tensor, tasks: list[str]) -> dict[str, Metric]:
-        pool = Means()
-        detached = {name: x.detach() for name, x in rows.items()}
-        sums = metrics.log_update(pool, now, detached, tasks)
-        counted, clean = rows["counted"].sum(), now.cleaned(detached)
-        pool.mean("actor/ppo_kl", ((clean["old_logp"] - clean["logp"]) * clean["mask"]).sum(), clean["mask"].sum())
-        if "clip_low" in sums:
-            pool.mean("actor/pg_clipfrac", sums["clip_low"] + sums["clip_high"], counted)
-        found = {"pg_loss": Metric(AggregationType.SUM, loss.detach())}
-        for name, (above, below) in pool.sums.items():
-            found[f"{PREFIX}{name}{SUM}"] = Metric(AggregationType.SUM, above)
-            found[f"{PREFIX}{name}{COUNT}"] = Metric(AggregationType.SUM, below)
-        return found
+@dataclass(frozen=True)
+class Told:
+    """The driver's message: the objective with numbers for controllers, the totals of one update, the names of tasks,
+    and the number of dimensions of fields that have no value a token.
+    """
+
+    now: Objective
+    totals: Totals
+    tasks: list[str]
+    row_fields: dict[str, int]
+
+
+def _rows(told: Told, model_output: dict[str, Any], data: TensorDict) -> dict[str, Tensor]:
+    """The prepared rows of a micro-batch with the current policy's columns."""
+    logp = no_padding_2_padding(model_output["log_probs"], data).float()
+    width, keys = logp.shape[1], {str(key) for key in data.keys()}  # noqa: SIM118  (a TensorDict iterates over rows)
+    rows = {"logp": logp, "advantage": _padded(data["advantages"], width).float()}
+    if model_output.get("entropy") is not None:
+        entropy = no_padding_2_padding(model_output["entropy"], data).float()
+        rows["entropy"] = entropy if "entropy" in told.now.columns().gradient else entropy.detach()
+    rows |= {ours: _padded(data[name], width).float() for ours, name in CARRIED.items() if name in keys}
+    for name in sorted(key for key in keys if key.startswith(PREFIX)):
+        whole = name not in told.row_fields
+        rows[name.removeprefix(PREFIX)] = (
+            _padded(data[name], width) if whole else _of_rows(data[name], told.row_fields[name])
+        )
+    mask = _padded(data["response_mask"], width).bool()
+    excluded = rows.get("excluded", torch.zeros_like(mask))
+    mask = mask & ~excluded
+    return {"selected": mask, "counted": mask} | rows | {"mask": mask, "excluded": excluded}
+
+
+@torch.no_grad()
+def _metrics(told: Told, rows: dict[str, Tensor], loss: Tensor) -> dict[str, Metric]:
+    """Sums and counts of a micro-batch, and verl's `pg_loss`."""
+    pool = Means()
+    detached = {name: x.detach() for name, x in rows.items()}
+    sums = metrics.log_update(pool, told.now, detached, told.tasks)
+    counted, clean = rows["counted"].sum(), told.now.cleaned(detached)
+    gap = masked.fill(clean["old_logp"] - clean["logp"], clean["mask"])
+    pool.mean("actor/ppo_kl", gap.sum(), clean["mask"].sum())
+    if "clip_low" in sums:
+        pool.mean("actor/pg_clipfrac", sums["clip_low"] + sums["clip_high"], counted)
+    found = {"pg_loss": Metric(AggregationType.SUM, loss.detach())}
+    for name, (above, below) in pool.sums.items():
+        found[f"{PREFIX}{name}{SUM}"] = Metric(AggregationType.SUM, above)
+        found[f"{PREFIX}{name}{COUNT}"] = Metric(AggregationType.SUM, below)
+    return found
 
 
 def _padded(column: Tensor, width: int) -> Tensor:
@@ -127,11 +148,10 @@ def _padded(column: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(filled, (0, missing)) if missing > 0 else filled[:, :width]
 
 
-def _own(column: Tensor, width: int, num_rows: int) -> Tensor:
-    """A column of ours: a value a token, or a value a row, which may come back as [B,1]."""
-    if column.is_nested or (column.ndim == 2 and column.shape[1] == width):
-        return _padded(column, width)
-    return column.reshape(num_rows)
+def _of_rows(column: Tensor, ndim: int) -> Tensor:
+    """A column [B] or [B,k], whichever it was before verl carried it here."""
+    dense = column.to_padded_tensor(0) if column.is_nested else column
+    return dense.reshape(len(dense), *([-1] if ndim > 1 else []))
 
 
 def pooled(found: dict[str, Any], prefix: str) -> dict[str, float]:

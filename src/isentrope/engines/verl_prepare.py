@@ -24,7 +24,7 @@ from isentrope.control import State
 from isentrope.engines import metrics
 from isentrope.engines.verl_columns import CARRIED, PerSession, Rollout
 from isentrope.engines.verl_state import Progress
-from isentrope.objective import Objective
+from isentrope.objective import ROW_ADVANTAGE, Objective
 
 PREFIX = "isentrope/"  # before the name of a column among verl's fields
 MESSAGE = "isentrope"  # the key of the message among verl's batch information
@@ -33,12 +33,16 @@ _BOOLEANS = ("selected", "counted", "excluded")
 
 @dataclass(frozen=True)
 class Prepared:
-    """fields: [N,T] and [N], of all rows of verl's batch. totals: of the rollout batch. rows: the prepared ones."""
+    """fields: [N,T], [N] and [N,k], of all rows of verl's batch. totals: of the rollout batch. rows: prepared ones."""
 
     fields: dict[str, Tensor]
     totals: Totals
     progress: Progress
     rows: dict[str, Tensor]
+
+    def is_token_wise(self, name: str) -> bool:
+        """Whether a field has a value a token."""
+        return self.fields[name].shape == self.fields["advantages"].shape
 
 
 def prepare(objective: Objective, batch: Rollout, progress: Progress) -> Prepared:
@@ -89,7 +93,7 @@ def critic_rule(objective: Objective) -> GeneralizedAdvantage | None:
 
 def _sent(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     """The columns that rules of the loss read and verl does not bring to the workers: theirs, and values of rows."""
-    own = [name for name in rows if "/" in name]
+    own = [name for name in rows if "/" in name and name != ROW_ADVANTAGE]  # `advantage` says the same
     read = objective.columns().loss | objective.columns().optional
     known = {*CARRIED, *_BOOLEANS, "advantage", "mask"}
     return own + sorted(name for name in read & rows.keys() if name not in known)
@@ -133,6 +137,7 @@ def message(prepared: Prepared, num_updates: int) -> str:
             "state": prepared.progress.state,
             "totals": [share.tokens, share.rows, share.groups],
             "tasks": prepared.progress.tasks,
+            "rows": {n: x.ndim for n, x in prepared.fields.items() if not prepared.is_token_wise(n)},
         }
     )
 

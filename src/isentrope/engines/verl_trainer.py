@@ -113,7 +113,10 @@ class ObjectiveSteps:
         self._progress = prepared.progress
         self._message = message(prepared, self._num_updates(len(batch)))
         metrics.update(self._verls_entropy(metrics) | rollout_metrics(prepared))
-        fields = {name: _to_verl(column, nested_mask) for name, column in prepared.fields.items()}
+        fields = {
+            name: response_to_nested(column, nested_mask) if prepared.is_token_wise(name) else column
+            for name, column in prepared.fields.items()
+        }
         fields |= self._correction_fields(found, nested_mask)
         return tq.kv_batch_put(
             keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
@@ -163,7 +166,8 @@ class ObjectiveSteps:
     def _correction_fields(self, found: Rollout, nested_mask: Tensor) -> dict[str, Tensor]:
         if not self._verl_corrects:
             return {}
-        return {"rollout_is_weights": _to_verl(found.whole(found.columns["rollout_is_weights"]), nested_mask)}
+        weights = found.whole(found.columns["rollout_is_weights"])
+        return {"rollout_is_weights": response_to_nested(weights, nested_mask)}
 
     def _task_numbers(self, names: list[Any], uids: list[Any] | None) -> list[int]:
         """A number for each row; a new name of a real row gets the next one, in the order of names."""
@@ -256,8 +260,3 @@ def _listed(data: Mapping[str, Any], name: str) -> list[Any] | None:
 
 def _names(data: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in data.keys()]  # noqa: SIM118  (a TensorDict iterates over rows)
-
-
-def _to_verl(column: Tensor, nested_mask: Tensor) -> Tensor:
-    """A column of all rows as a field: nested where it has a value a token."""
-    return response_to_nested(column, nested_mask) if column.ndim > 1 else column
