@@ -114,7 +114,7 @@ def test_each_kind_of_goal_occurs_and_booking_meets_both_cases():
 
 def test_right_is_the_expected_database_by_any_way():
     example = next(e for e in APPS.examples("train", 300, 0) if e.prompt.startswith("pay"))
-    first, phone, payment, plus, end = example.references[0].split("\n")
+    _, _, payment, plus, end = example.references[0].split("\n")
     assert APPS.score(example.references[0], example).answer == payment
     detour = "\n".join(["n?9", Session(World(APPS.goal(example).start)).world.run("n?9"), payment, "+", "."])
     assert APPS.score(detour, example).outcome == "right"
