@@ -49,6 +49,7 @@ from isentrope.parsing import toml_table
 
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+DEFAULT_TIME_LIMIT = 600.0  # seconds
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # Modules that check the table of an engine's own options; imported when such a table is not empty.
@@ -92,7 +93,8 @@ class Trainer(_Section):
     `temperature` is that of the rollouts. `max_grad_norm` 0 does not clip. `threads` 0 leaves torch's own number.
     `sampler`: "shared_prefill" reads a prompt once for its group, "transformers" is TRL's way, "auto" the first where
     `[trl]` allows it. `order` "shuffled" goes through all problems in random order; "stratified" keeps the weights of
-    the tasks in every rollout batch, as nearly as integers allow.
+    the tasks in every rollout batch, as nearly as integers allow. `reward_time_limit`: seconds that the rewards of a
+    rollout batch may take before the run stops with the name of what hangs; 0 is no limit.
     """
 
     steps: Positive = 100
@@ -110,6 +112,7 @@ class Trainer(_Section):
     temperature: PositiveFloat = 1.0
     threads: Natural = 0
     sampler: Literal["auto", "shared_prefill", "transformers"] = "auto"
+    reward_time_limit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT_TIME_LIMIT
     order: Literal["shuffled", "stratified"] = "shuffled"
 
     @property

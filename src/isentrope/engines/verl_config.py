@@ -18,7 +18,7 @@ from isentrope.engines.verl_data import PLAIN_TEMPLATE
 from isentrope.engines.verl_table import compose, engine_of, flatten
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
-from isentrope.recipe import Recipe
+from isentrope.recipe import DEFAULT_TIME_LIMIT, Evaluation, Recipe
 
 GPUS, NODES = verl_laptop.RANKS, "trainer.nnodes"
 LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -146,6 +146,14 @@ def refuse_what_verl_lacks(recipe: Recipe) -> None:
             "verl's FSDP engine has constant and cosine",
         ),
         f"trainer.sampler = {loop.sampler!r}": (loop.sampler != "auto", "verl samples with its own rollout servers"),
+        f"trainer.reward_time_limit = {loop.reward_time_limit:g}": (
+            loop.reward_time_limit != DEFAULT_TIME_LIMIT,
+            "verl does not bound the time of its reward workers; leave it out",
+        ),
+        f"evaluation.batch = {recipe.evaluation.batch}": (
+            recipe.evaluation.batch != Evaluation().batch,
+            "verl's rollout servers batch by themselves; leave it out",
+        ),
         f"output.diagnostics_every = {output.diagnostics_every}": (
             output.diagnostics_every > 0,
             "the verl engine measures no diagnostics while it trains; set it to 0",
