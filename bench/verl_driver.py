@@ -126,7 +126,9 @@ class Batch(SimpleNamespace):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one batch. cells: rows times the longest row, which padded columns have; tokens: those under the mask."""
+    """Of one batch. cells: rows times the longest row, which padded columns have; tokens: those under the mask; seconds
+    of CPU time, which other work on the machine does not change.
+    """
 
     cells: int
     tokens: int
@@ -141,7 +143,7 @@ def measure(preset: str | None, fields: dict[str, Any], tokens: int, repeats: in
     queue = driver()
     timing = interleaved({"step": driver}, repeats, warm_up=1)["step"]
     held = int(fields["response_mask"].values().numel())
-    return Cost(driver.rows * tokens, held, queue.num_read, queue.num_written, peak_bytes(driver), median(timing.wall))
+    return Cost(driver.rows * tokens, held, queue.num_read, queue.num_written, peak_bytes(driver), median(timing.cpu))
 
 
 def slope(costs: list[Cost], what: str) -> tuple[float, float]:
@@ -159,8 +161,8 @@ def line(name: str, costs: list[Cost], scale: tuple[int, int]) -> str:
     shown = [f"{prices[what][0]:.2f}" for what in ("read", "written", "peak")]
     whole = [f"{prices[what][0] * cells / 2**30:.2f}" for what in ("read", "written", "peak")]
     seconds = f"{prices['seconds'][0] * cells:.1f}"
-    off = max(residual for _, residual in prices.values())
-    return " | ".join(["", name, *shown, *whole, seconds, f"{off:.0%}", ""]).strip()
+    off = [max(prices[what][1] for what in ("read", "written", "peak")), prices["seconds"][1]]
+    return " | ".join(["", name, *shown, *whole, seconds, *(f"{x:.0%}" for x in off), ""]).strip()
 
 
 def main() -> None:
@@ -183,8 +185,10 @@ def main() -> None:
         f"{options.rows} rows of up to {options.tokens} tokens, {options.threads} thread(s), torch {torch.__version__}"
     )
     print(f"extrapolated to {options.scale[0]} rows of {options.scale[1]} tokens")
-    print("| | read B/token | written B/token | peak B/token | read GiB | written GiB | peak GiB | seconds | off |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| | read B/cell | written B/cell | peak B/cell | read GiB | written GiB | peak GiB | CPU s | off, bytes | off, s |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, found in costs.items():
         print(line(name, found, tuple(options.scale)))
 
