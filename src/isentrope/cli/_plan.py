@@ -1,6 +1,8 @@
 """`isentrope train --dry-run` with the engine TRL: what a recipe would do, and what keeps it from doing so."""
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from isentrope.record import RunFolder
 from isentrope.sizing import GIB, Known
 
 GPU_GIB = 80.0  # of an A100 or H100
+_OFFLINE = (("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("datasets.config", "HF_HUB_OFFLINE"))
 
 
 def plan(recipe: Recipe, out: Path | None, *, as_json: bool, gpus: int = 1, gpu_gib: float = GPU_GIB) -> None:
@@ -45,8 +48,9 @@ def resolve(recipe: Recipe, gpus: int = 1, gpu_gib: float = GPU_GIB) -> dict[str
     from isentrope.cli._session import brief, load_objective
 
     objective = load_objective(recipe.objective)
-    known = _known(recipe)
-    data = numbers.data(recipe)
+    with offline():
+        known = _known(recipe)
+        data = numbers.data(recipe)
     prompt = _prompt_bound(data)
     memory = None
     if isinstance(known, Known):
@@ -63,9 +67,27 @@ def resolve(recipe: Recipe, gpus: int = 1, gpu_gib: float = GPU_GIB) -> dict[str
         "batches": numbers.batches(recipe, gpus),
         "memory": None if memory is None else _as_json(memory),
         "inert": objective.inert(recipe.trainer.updates_per_rollout, recipe.trainer.group_size),
-        "refusals": [*_refusals(recipe, objective, gpus), *_too_large(recipe, known, memory, prompt, gpu_gib)],
+        "refusals": [
+            *_refusals(recipe, objective, gpus),
+            *_mixed(data),
+            *_too_large(recipe, known, memory, prompt, gpu_gib),
+        ],
         "missing": _missing(recipe, known, data),
     }
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Within, the libraries of the hub look into their caches alone, whatever they were imported with."""
+    found = [(module, name) for module, name in _OFFLINE if util.find_spec(module.partition(".")[0]) is not None]
+    before = [getattr(importlib.import_module(module), name) for module, name in found]
+    try:
+        for module, name in found:
+            setattr(importlib.import_module(module), name, True)
+        yield
+    finally:
+        for (module, name), value in zip(found, before, strict=True):
+            setattr(importlib.import_module(module), name, value)
 
 
 def _known(recipe: Recipe) -> Known | str | None:
@@ -115,6 +137,13 @@ def _refusals(recipe: Recipe, objective: Objective, gpus: int) -> list[str]:
             " trainer.micro_batch to a multiple of their number"
         )
     return found
+
+
+def _mixed(data: list[dict[str, Any]]) -> list[str]:
+    kinds = {kind: [task["task"] for task in data if task["chat"] is kind] for kind in (True, False)}
+    if not (kinds[True] and kinds[False]):
+        return []
+    return [f"one data set cannot hold the chat prompts of {kinds[True][0]} and the texts of {kinds[False][0]}"]
 
 
 def _too_large(

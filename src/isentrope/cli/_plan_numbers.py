@@ -9,7 +9,7 @@ from isentrope import tasks
 from isentrope.errors import IsentropeError
 from isentrope.recipe import Recipe
 from isentrope.sizing import BYTES, GIB, Architecture, Step
-from isentrope.tasks import Task
+from isentrope.tasks import Prompt, Task
 
 ASSUMED_PROMPT = 1024  # tokens, where no problem is at hand
 LOOKED_AT = 64  # problems of a task whose prompts are measured
@@ -51,7 +51,8 @@ def data(recipe: Recipe) -> list[dict[str, Any]]:
     """Each task of the mix: its share of the prompts, where its problems come from, and whether they are here.
 
     present: whether a training problem can be had; why: if not, the reason. held_out: the same for the problems of the
-    evaluation. prompt: the most characters among the prompts looked at, which bounds their tokens; None where absent.
+    evaluation. prompt: the most characters among the prompts looked at, which bounds their tokens; chat: whether they
+    are chat messages; both None where absent.
     Raises IsentropeError for a task or an option that does not exist.
     """
     weights = math.fsum(task.weight for task in recipe.task)
@@ -59,6 +60,7 @@ def data(recipe: Recipe) -> list[dict[str, Any]]:
     for entry in recipe.task:
         task = tasks.get(entry.name, **entry.options)
         prompts, why = _prompts(task, recipe)
+        lengths = [len(str(prompt)) for prompt in prompts]
         found.append(
             {
                 "task": task.name,
@@ -67,18 +69,19 @@ def data(recipe: Recipe) -> list[dict[str, Any]]:
                 "present": not why,
                 "why": why,
                 "held_out": _held_out(task, recipe),
-                "prompt": max(prompts, default=None),
+                "prompt": max(lengths, default=None),
+                "chat": not isinstance(prompts[0], str) if prompts else None,
             }
         )
     return found
 
 
-def _prompts(task: Task, recipe: Recipe) -> tuple[list[int], str]:
+def _prompts(task: Task, recipe: Recipe) -> tuple[list[Prompt], str]:
     try:
         examples = task.examples("train", min(LOOKED_AT, recipe.trainer.problems), recipe.seed)
     except IsentropeError as error:
         return [], str(error)
-    return [len(str(example.prompt)) for example in examples], ""
+    return [example.prompt for example in examples], ""
 
 
 def _held_out(task: Task, recipe: Recipe) -> str:

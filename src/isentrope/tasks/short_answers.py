@@ -23,7 +23,8 @@ class ShortAnswers:
     data_dir: folder with NAME_train.jsonl, one problem a line, and NAME_test.jsonl if there is one; None: the folder
     that ISENTROPE_DATA names, else `hub`. Without a set of test problems one training problem in five is held out, by a
     hash of the problem.
-    hub: id of a data set on the hub, loaded where no folder is named; hub_split: its split.
+    hub: id of a data set on the hub, loaded where no folder is named; hub_split: its split; hub_config: its
+    configuration, "" for the only one.
     problem, answer: fields of a record; a dot reaches into a field that is an object: "reward_model.ground_truth". A
     problem that is a list of chat messages is the prompt as it stands; a text gets the instruction to box the answer.
     answer of an example: the gold answer in LaTeX.
@@ -33,6 +34,7 @@ class ShortAnswers:
     data_dir: str | Path | None = None
     hub: str = ""
     hub_split: str = "train"
+    hub_config: str = ""
     problem: str = "problem"
     answer: str = "answer"
 
@@ -61,7 +63,7 @@ class ShortAnswers:
                 f"task {self.name} needs problems of your own: set ISENTROPE_DATA or data_dir to a folder with {file},"
                 " or hub to the id of a data set"
             )
-        found = published(self.name, self.data_dir, Source((file,), self.hub, self.hub_split))
+        found = published(self.name, self.data_dir, Source((file,), self.hub, self.hub_split, self.hub_config or None))
         return [self._example(f"task {self.name}: problem {i}", record) for i, record in enumerate(found, 1)]
 
     def _example(self, place: str, record: dict[str, Any]) -> Example:
