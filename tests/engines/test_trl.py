@@ -13,7 +13,7 @@ from datasets import Dataset
 from torch import Tensor
 from trl import GRPOTrainer
 
-from isentrope import IsentropeError, presets
+from isentrope import IsentropeError, presets, tasks
 from isentrope.engines.trl import (
     CompletionError,
     InertObjectiveWarning,
@@ -177,6 +177,65 @@ def test_a_reward_that_is_no_number_is_an_error(values: list[float | None], mess
 
     with pytest.raises(RewardError, match=message):
         run("grpo", reward_funcs=bad)
+
+
+def abstaining(values: list[float | None]) -> Any:
+    """A reward function like those of `tasks.reward_function`: None says that the completion could not be scored."""
+
+    def reward(completions: list[str], **kwargs: Any) -> list[float | None]:
+        return [values[i % len(values)] for i in range(len(completions))]
+
+    reward.may_abstain = True  # type: ignore[attr-defined]
+    return reward
+
+
+def test_what_could_not_be_scored_is_left_out_of_its_group(run: Any) -> None:
+    """Of four completions of a prompt two are scored: their advantages are those of a group of two."""
+    options = {"max_steps": 1, "optim": "sgd", "learning_rate": 0.3, "max_grad_norm": 0.0}
+    sink: list[dict[str, Tensor]] = []
+    more = {"token_sink": lambda step, columns: sink.append(columns), "token_interval": 1}
+    done = run("dr_grpo", options, reward_funcs=abstaining([1.0, None, 0.0, None]), **more)
+    rows = {
+        int(row): (a, m)
+        for columns in sink
+        for row, a, m in zip(columns["row"], columns["advantage"], columns["mask"], strict=True)
+    }
+    assert len(rows) == 8
+    for row, (advantage, mask) in rows.items():
+        assert mask.any() == (row % 2 == 0)
+        expected = 0.5 if row % 4 == 0 else -0.5
+        assert advantage[mask].tolist() == [expected] * int(mask.sum())
+    assert done.gradients[0].abs().max() > 0
+    assert done.logged("rewards/reward/mean") == [0.5]
+
+
+def test_a_batch_of_which_nothing_could_be_scored_changes_nothing(run: Any) -> None:
+    done = run("grpo", {"max_steps": 1}, reward_funcs=abstaining([None]))
+    assert done.gradients[0].abs().max() == 0
+    assert done.logged("loss") == [0.0]
+
+
+def test_the_share_that_could_not_be_scored_is_logged(run: Any, prompts: Dataset) -> None:
+    class Sometimes:
+        name = "sometimes"
+
+        def examples(self, split: str, count: int, seed: int) -> list[tasks.Example]:
+            return [tasks.Example(f"{i}+{i}=", i, self.name) for i in range(count)]
+
+        def score(self, completion: str, example: tasks.Example) -> tasks.Score:
+            return (
+                tasks.unscored("time-out")
+                if example.answer % 2
+                else tasks.judge(len(completion) > 3, completion or "-")
+            )
+
+        def validate(self) -> None:
+            """Nothing to check."""
+
+    rows = Dataset.from_list(tasks.dataset_rows(Sometimes(), "train", 32, 0))
+    done = run("grpo", {"max_steps": 4}, train_dataset=rows, reward_funcs=tasks.reward_function(Sometimes()))
+    assert set(done.logged("unscored")) <= {0.0, 0.5, 1.0}
+    assert 0 < sum(done.logged("unscored")) / 4 < 1
 
 
 def test_equal_rewards_give_a_step_of_zero(run: Any) -> None:

@@ -1,6 +1,7 @@
 """Rows of a data set and the reward function."""
 
 import json
+import threading
 from collections import Counter
 
 import pytest
@@ -77,3 +78,53 @@ def test_a_reward_function_names_the_column_or_task_that_is_missing():
         reward(["x"], ["y"], task=["larger"])
     with pytest.raises(IsentropeError, match=r"belongs to task 'addition'.*it has larger"):
         reward(["x"], ["y"], task=["addition"], answer=["1"])
+
+
+class Halves:
+    """Scores what it is told to; notes the threads that ask."""
+
+    name = "halves"
+
+    def __init__(self, parallel=1):
+        self.parallel = parallel
+        self.threads = set()
+        self.both = threading.Barrier(parallel)
+
+    def examples(self, split, count, seed):
+        return [tasks.Example(str(i), i, self.name) for i in range(count)]
+
+    def score(self, completion, example):
+        self.threads.add(threading.current_thread())
+        if self.parallel > 1:
+            self.both.wait(timeout=10)  # passes only if as many ask at the same time
+        if completion == "?":
+            return tasks.unscored("time-out")
+        return tasks.judge(completion == "yes", completion)
+
+    def validate(self):
+        pass
+
+
+COLUMNS = {"task": ["halves"] * 4, "answer": ["0"] * 4}
+
+
+def test_what_could_not_be_scored_has_no_reward_and_its_share_is_logged():
+    reward, logged = tasks.reward_function(Halves()), []
+    found = reward(["x"] * 4, ["yes", "no", "?", "?"], log_metric=lambda *pair: logged.append(pair), **COLUMNS)
+    assert found == [1.0, 0.0, None, None]
+    assert logged == [("unscored", 0.5)]
+    assert reward(["x"] * 4, ["yes"] * 4, **COLUMNS) == [1.0] * 4
+
+
+def test_a_task_that_says_so_is_scored_in_threads_and_others_in_the_callers():
+    for parallel in (1, 2):
+        task = Halves(parallel)
+        assert tasks.reward_function(task)(["x"] * 4, ["yes", "no", "yes", "?"], **COLUMNS) == [1.0, 0.0, 1.0, None]
+        assert (threading.current_thread() in task.threads) == (parallel == 1)
+
+
+def test_an_error_in_a_thread_comes_through():
+    task = Halves(2)
+    task.score = lambda completion, example: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        tasks.reward_function(task)(["x"] * 4, ["yes"] * 4, **COLUMNS)

@@ -49,6 +49,7 @@ from isentrope.engines import (
     trl_batch,
     trl_fp16,
     trl_head,
+    trl_limits,
     trl_metrics,
     trl_mix,
     trl_resampling,
@@ -97,6 +98,7 @@ class ObjectiveTrainer(GRPOTrainer):
     without_guards: names of guards (`trl_guards`) to switch off.
     order: how prompts are chosen (`isentrope.tasks.mix.Order`); None is TRL's shuffled epochs.
     head: what makes log-probabilities of hidden states: "auto" is ours on a CPU, TRL's elsewhere; "isentrope"; "trl".
+    reward_time_limit: seconds that the rewards of a rollout batch may take before RewardError; None is no limit.
 
     Raises OptionError for an option of `args` that the objective replaces or that cannot be honoured; RewardError and
     CompletionError for what reward and rollout functions return; CheckpointError on resume; GuardError while it
@@ -134,6 +136,7 @@ class ObjectiveTrainer(GRPOTrainer):
         without_guards: Collection[str] = (),
         order: Order | None = None,
         head: str = "auto",
+        reward_time_limit: float | None = None,
     ) -> None:
         args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
@@ -142,6 +145,7 @@ class ObjectiveTrainer(GRPOTrainer):
         trl_head.check_head(head)
         trl_setup.check_sink(token_sink, token_interval)
         trl_setup.check_interval(diagnostics_interval)
+        trl_limits.check_time_limit(reward_time_limit)
         trl_mix.check_order(order, train_dataset, args)
         self._objective = trl_setup.with_sampler_correction(self.objective, args)
         trl_setup.check_columns(self._objective)
@@ -154,6 +158,7 @@ class ObjectiveTrainer(GRPOTrainer):
         self._sampling = Sampling(self._objective.rollout, args.temperature)
         self._diagnostics = LiveDiagnostics(diagnostics_interval)
         self._guards = Guards(without_guards)
+        self._reward_time_limit = reward_time_limit
         self._num_rollouts = 0
         self._scored: tuple[Tensor, list[list[int]]] | None = None
         self._passes: list[tuple[Tensor, Tensor | None]] | None = None
@@ -215,13 +220,17 @@ class ObjectiveTrainer(GRPOTrainer):
 
         if self._sampling.partial or self._objective.rollout.rounds:
             trl_setup.refuse_images(images)
-        generated = self._sampling.generate(self, generate, prompt_ids, images, multimodal_fields)
+        if not (self.tools or self.environments):  # else the prompt holds what was written so far
+            trl_limits.refuse_long(self.model, prompt_ids, self.max_completion_length)
+        with trl_limits.naming_bad_logits():
+            generated = self._sampling.generate(self, generate, prompt_ids, images, multimodal_fields)
         trl_batch.refuse_empty(generated[0], "generation")
         return generated
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        rewards: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        trl_batch.check_rewards(rewards, self.reward_func_names)
+        with trl_limits.time_limit(self._reward_time_limit, self.reward_func_names):
+            rewards: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        trl_batch.check_rewards(rewards, self.reward_func_names, self.reward_funcs)
         self._scored = rewards, completion_ids_list
         return rewards
 

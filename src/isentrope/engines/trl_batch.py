@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isentrope import masked
 from isentrope.aggregate import Totals
 from isentrope.errors import IsentropeError
+from isentrope.tasks.rows import ABSTAINS
 
 PREFIX = "isentrope/"  # before the name of a column in TRL's dictionary of inputs
 _TOTALS = tuple(f"{PREFIX}total_{name}" for name in ("tokens", "rows", "groups"))
@@ -61,10 +63,41 @@ def weighted_reward(per_function: Tensor, weights: Tensor) -> Tensor:
     return (per_function * weights.to(per_function.device)).nansum(dim=1)
 
 
-def check_rewards(per_function: Tensor, names: Sequence[str]) -> None:
+def unscored_rows(per_function: Tensor) -> Tensor:
+    """True [B] where no reward function gave a number: None or NaN from all."""
+    return per_function.isnan().all(dim=1)
+
+
+def neutral_reward(reward: Tensor, unscored: Tensor, group_size: int) -> Tensor:
+    """The rewards [B] with the mean of its group's scored rows for each unscored one, 0 where there is none.
+
+    Groups are consecutive rows. Nothing trains on it: it keeps statistics of whole groups from taking an unscored row
+    for a failure.
+    """
+    g = masked.groups(torch.arange(len(reward), device=reward.device) // group_size)
+    total = masked.group_sum(masked.fill(reward, ~unscored), g)
+    count = masked.group_sum((~unscored).to(reward.dtype), g)
+    return torch.where(unscored, masked.divide(total, count)[g.index], reward)
+
+
+def without_rows(columns: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    """The columns with the rows [B] taken out of every statistic and of the loss: nothing of them is counted.
+
+    Their mask is empty, and they are a group of their own, so that the others' group statistics are without them.
+    """
+    group = columns["group"]
+    return dict(columns) | {
+        "mask": columns["mask"] & ~rows[:, None],
+        "group": torch.where(rows, group.max() + 1, group),
+    }
+
+
+def check_rewards(per_function: Tensor, names: Sequence[str], functions: Sequence[Any] = ()) -> None:
     """Raise RewardError for an infinite reward, and for a row that no function scored (NaN or None from all).
 
     per_function: [B, functions], rows of all ranks in prompt order. The message names function, row and value.
+    functions: the reward functions. Where None of one of them means that the completion could not be scored, as those
+    of `tasks.reward_function` say of themselves, such rows are no error.
     """
     infinite = torch.isinf(per_function).nonzero().tolist()
     if infinite:
@@ -73,8 +106,8 @@ def check_rewards(per_function: Tensor, names: Sequence[str]) -> None:
             f"reward function {names[function]!r} returned {per_function[row, function].item()} for row {row}: "
             "rewards must be finite; clip it, or return None where the function does not apply"
         )
-    unscored = per_function.isnan().all(dim=1).nonzero().flatten().tolist()
-    if unscored:
+    unscored = unscored_rows(per_function).nonzero().flatten().tolist()
+    if unscored and not any(getattr(function, ABSTAINS, False) for function in functions):
         raise RewardError(
             f"no finite reward for row {unscored[0]} ({len(unscored)} of {len(per_function)} rows): "
             f"{', '.join(map(repr, names))} returned NaN or None; return a number from at least one function"

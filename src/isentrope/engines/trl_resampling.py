@@ -154,14 +154,15 @@ def splice(trainer: Any, found: Sampled, extra: _Extra, places: dict[int, int]) 
     size = trainer._group_size
     to = [s * size + i for s in places for i in range(size)]
     source = [c * size + i for c in places.values() for i in range(size)]
-    reward, tasks = found.reward.clone(), found.tasks
+    reward, unscored, tasks = found.reward.clone(), found.unscored.clone(), found.tasks
     reward[to] = extra.sampled.reward[source]
+    unscored[to] = extra.sampled.unscored[source]
     if tasks is not None and extra.sampled.tasks is not None:
         new = dict(zip(to, (extra.sampled.tasks[row] for row in source), strict=True))
         tasks = [new.get(row, task) for row, task in enumerate(tasks)]
     _splice_logs(trainer._logs, extra.logs, to, source, len(reward))
     output = _splice_output(trainer, found.output, extra.sampled.output, to, source)
-    return replace(found, output=output, reward=reward, tasks=tasks)
+    return replace(found, output=output, reward=reward, tasks=tasks, unscored=unscored)
 
 
 def _splice_logs(logs: Any, extra: Any, to: list[int], source: list[int], num_rows: int) -> None:

@@ -31,13 +31,14 @@ class Sampled:
     output: TRL's dictionary, of this rank's rows, with `length_limit_hit` [B] and, where TRL took the old policy's
     log-probabilities, its `old_entropy` [B,T].
     Of all ranks, rank after rank: reward [N]; tempered [N], rows sampled at another temperature; task names [N], or
-    None.
+    None; unscored [N], rows without a reward, whose `reward` is the mean of their group's.
     """
 
     output: dict[str, Any]
     reward: Tensor
     tempered: Tensor
     tasks: list[Any] | None
+    unscored: Tensor
 
 
 def sampled(
@@ -52,10 +53,12 @@ def sampled(
         assert entropy is not None, "the policy's pass gives entropies"
         output["old_entropy"] = entropy
     output["length_limit_hit"] = length_limit_hit(trainer, completions)
+    unscored = trl_batch.unscored_rows(per_function)
     reward = trl_batch.weighted_reward(per_function, trainer.reward_weights)
+    reward = trl_batch.neutral_reward(reward, unscored, trainer._group_size)
     tempered = torch.arange(len(reward), device=reward.device) < num_tempered
     tasks = trl_batch.tasks_of(examples)
-    return Sampled(output, reward, tempered, None if tasks is None else gather_object(tasks))
+    return Sampled(output, reward, tempered, None if tasks is None else gather_object(tasks), unscored)
 
 
 def length_limit_hit(trainer: Any, completions: list[list[int]]) -> Tensor:
@@ -77,7 +80,7 @@ def columns(trainer: Any, found: Sampled) -> dict[str, Tensor]:
     if found.tasks is not None:
         trainer._tasks.add(found.tasks)
         batch["task"] = trainer._tasks.ids(found.tasks, device)
-    return batch
+    return trl_batch.without_rows(batch, found.unscored) if found.unscored.any() else batch
 
 
 def _own_columns(trainer: Any, output: dict[str, Any]) -> dict[str, Tensor]:

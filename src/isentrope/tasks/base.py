@@ -85,6 +85,7 @@ class Task(Protocol):
     examples(split, count, seed): the same arguments give the same list; no problem is in both splits.
     score(completion, example): pure, never raises for any text, and returns quickly for any length.
     validate(): raises IsentropeError if a reference is not scored right, a near-miss is, or the splits overlap.
+    A task may have the attribute `parallel`, the number of threads in which its verifier gains from being called.
     """
 
     @property

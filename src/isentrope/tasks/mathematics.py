@@ -50,6 +50,11 @@ class MathProblems:
                 f"MathProblems.timeout is {self.timeout} and workers is {self.workers}; they must be above 0"
             )
 
+    @property
+    def parallel(self) -> int:
+        """Completions that it can score at the same time, in threads."""
+        return self.workers
+
     def examples(self, split: Split, count: int, seed: int) -> list[Example]:
         """`count` problems in random order, without repetition; only the split "test".
 

@@ -3,13 +3,16 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from isentrope.errors import IsentropeError
-from isentrope.tasks.base import Example, Split, Task, generator, text_of
+from isentrope.tasks.base import Example, Score, Split, Task, generator, text_of
 from isentrope.tasks.registry import Mix, weighted
 
-Reward = Callable[..., list[float]]
+ABSTAINS = "may_abstain"  # attribute of a reward function whose None means: could not be scored
+Reward = Callable[..., list[float | None]]
 
 
 def dataset_rows(mix: Mix, split: Split, count: int, seed: int) -> list[dict[str, Any]]:
@@ -50,29 +53,51 @@ def _at_least_one(task: Task, share: int, count: int) -> int:
 
 
 def reward_function(mix: Mix) -> Reward:
-    """A reward function as TRL calls it: (prompts, completions, **columns) -> list of floats.
+    """A reward function as TRL calls it: (prompts, completions, **columns) -> list of floats, None for an unscored one.
 
     It reads the columns task and answer of `dataset_rows`; completions may be texts or chat messages, of which the last
     one counts. Other keywords that a trainer passes are not its concern. Its __name__, under which trainers log it, is
     the names of the tasks joined by "_".
+    A completion that could not be scored gets None, in TRL's words "does not apply". `ObjectiveTrainer` leaves such a
+    row out of its group and of the loss; TRL's own GRPOTrainer counts it as 0 and warns. Its share is logged as
+    `unscored`, where the trainer offers `log_metric`.
     """
     by_name = {task.name: task for task, _ in weighted(mix)}
 
-    def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+    def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         for needed in ("task", "answer"):
             if needed not in columns:
                 raise IsentropeError(f"the data set has no column {needed!r}; make its rows with tasks.dataset_rows")
         rows = zip(prompts, completions, columns["task"], columns["answer"], strict=True)
-        return [_reward(by_name, *row) for row in rows]
+        scores = _scores([partial(_score, by_name, *row) for row in rows], max(map(_parallel, by_name.values())))
+        if scores and "log_metric" in columns:
+            columns["log_metric"]("unscored", sum(score.outcome == "unscored" for score in scores) / len(scores))
+        return [None if score.outcome == "unscored" else score.reward for score in scores]
 
     reward.__name__ = reward.__qualname__ = "_".join(by_name)
+    setattr(reward, ABSTAINS, True)
     return reward
 
 
-def _reward(by_name: dict[str, Task], prompt: Any, completion: Any, name: str, answer: str) -> float:
+def _parallel(task: Task) -> int:
+    """How many completions a task can score at the same time in threads; 1 unless it says so."""
+    return int(getattr(task, "parallel", 1))
+
+
+def _scores(calls: Sequence[Callable[[], Score]], threads: int) -> list[Score]:
+    if threads == 1:
+        return [call() for call in calls]
+    pool = ThreadPoolExecutor(threads)
+    try:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # an error must not wait for what may hang
+
+
+def _score(by_name: dict[str, Task], prompt: Any, completion: Any, name: str, answer: str) -> Score:
     if name not in by_name:
         raise IsentropeError(
             f"a row belongs to task {name!r}, which the reward function lacks; it has {', '.join(by_name)}"
         )
     example = Example(prompt, json.loads(answer), name)
-    return by_name[name].score(text_of(completion), example).reward
+    return by_name[name].score(text_of(completion), example)
