@@ -41,22 +41,20 @@ def test_the_published_data_validates(evaluation_data, monkeypatch):
 
 def test_a_missing_folder_file_or_field_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("ISENTROPE_DATA", raising=False)
-    with pytest.raises(IsentropeError, match="set ISENTROPE_DATA or data_dir"):
-        tasks.get("gsm8k").examples("train", 1, 0)
     task = tasks.get("gsm8k", data_dir=tmp_path)
     with pytest.raises(IsentropeError, match=r"holds neither gsm8k_train\.jsonl nor train\.jsonl"):
         task.examples("train", 1, 0)
     for line, reason in [
-        ('{"problem": "1"}', "'answer'"),
-        ('{"answer": "1"}', "'question'"),
-        ("[]", "not a problem"),
-        ("{", "not a problem"),
-        ('{"problem": "1", "answer": "many"}', "has no final number"),
+        ('{"problem": "1"}', r"train problem 1: .*found the fields \['problem'\] and the answer ''"),
+        ('{"answer": "1"}', r"train problem 1: it needs a problem"),
+        ("[]", "line 1 is no JSON object"),
+        ("{", "line 1 is not JSON"),
+        ('{"problem": "1", "answer": "many"}', "an answer with a final number; .*'many'"),
     ]:
         path = tmp_path / f"{len(line)}{line.count('p')}"
         path.mkdir()
         (path / "train.jsonl").write_text(line)
-        with pytest.raises(IsentropeError, match=rf"line 1.*{reason}"):
+        with pytest.raises(IsentropeError, match=reason):
             tasks.get("gsm8k", data_dir=path).examples("train", 1, 0)
 
 
@@ -81,6 +79,13 @@ def test_a_missing_folder_file_or_field_is_named(tmp_path, monkeypatch):
         (r"#### 71 so \boxed{72}", "72"),
         ("She has 5 eggs and 72 hens.", "72"),
         ("about 72.5.", "145/2"),
+        ("That makes $72.", "72"),
+        ("It is **72**.", "72"),
+        (r"so $72\text{ eggs}$", "72"),
+        ("She has 72 red hens.", "72"),
+        ("I met 72 and left", None),
+        ("I counted 72 on the way and then gave up", None),
+        ("72 is not what I would have expected", None),
         ("10-3", "3"),
         ("the result is -3", "-3"),
         ("in 3.4.5 or 1,2000", None),

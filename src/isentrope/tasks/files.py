@@ -42,7 +42,9 @@ def _record(place: str, line: str, fields: tuple[str, ...]) -> dict[str, Any]:
         found = json.loads(line)
     except ValueError as error:
         raise IsentropeError(f"{place} is not JSON: {error}") from error
-    missing = [name for name in fields if not isinstance(found, dict) or name not in found]
+    if not isinstance(found, dict):
+        raise IsentropeError(f"{place} is no JSON object; one line is one problem")
+    missing = [name for name in fields if name not in found]
     if missing:
         raise IsentropeError(f"{place} has no field {missing[0]!r}; it needs {', '.join(fields)}")
     record: dict[str, Any] = found

@@ -1,17 +1,14 @@
-"""Word problems in the style of GSM8K, read from a folder, with a verifier of the final number."""
+"""Word problems in the style of GSM8K, with a verifier of the final number."""
 
-import json
-import os
 import re
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from isentrope.errors import IsentropeError
 from isentrope.tasks.base import (
+    FULL_WIDTH,
     MAX_COMPLETION,
     NO_ANSWER,
     Example,
@@ -23,12 +20,16 @@ from isentrope.tasks.base import (
     generator,
     judge,
 )
+from isentrope.tasks.hub import Source, published
 from isentrope.tasks.numbers import NUMBER, canonical, find_numbers
 
-VARIABLE = "ISENTROPE_DATA"
+MAX_END = 200  # characters in which a text without a mark must end with its number
 INSTRUCTION = 'Solve the problem step by step. Finish with a line of the form "#### number".'
 MARKER = re.compile(r"####|\\boxed\{")
 AFTER_HASHES = re.compile(rf"[ \t]*\$?({NUMBER.pattern})([^\n]*)")
+NO_UNIT = "and|or|but|is|was|are|were|then|not|so|in|at|on|of|once|before|after|as|to"
+UNIT = rf"(?:\\text\{{ ?)?(?!(?:{NO_UNIT})\b)[A-Za-z]+\}}?"
+AT_THE_END = re.compile(rf"({NUMBER.pattern})[ \t]*(?:\\?%)?(?:[ \t]*{UNIT}){{0,2}}[ \t$.!*]*\s*$")
 IN_BOX = re.compile(rf"[ \t]*\\?\$?({NUMBER.pattern})[ \t]*(?:\\?%)?\.?[ \t]*\}}")
 
 
@@ -38,7 +39,8 @@ class Gsm8k:
 
     data_dir: folder with `gsm8k_train.jsonl` and `gsm8k_test.jsonl` (or `train.jsonl` and `test.jsonl`), one problem a
     line: {"problem", "answer"}, or {"question", "answer"} with the number after "####" as the data set is published.
-    None: the folder that the environment variable ISENTROPE_DATA names. The splits are the data set's own.
+    None: the folder that the environment variable ISENTROPE_DATA names, else openai/gsm8k is loaded from the hub with
+    the package datasets. The splits are the data set's own.
     answer of an example: the number in canonical form, such as "72".
     Source: Cobbe et al., Training Verifiers to Solve Math Word Problems, arXiv:2110.14168.
     """
@@ -52,25 +54,18 @@ class Gsm8k:
         Raises IsentropeError if the folder, the file or a field is missing.
         """
         check_request(self.name, split, count)
-        return draw(self.name, _read(self.name, self._file(split)), split, count, generator(self.name, split, seed))
-
-    def _file(self, split: Split) -> Path:
-        folder = self.data_dir or os.environ.get(VARIABLE)
-        if not folder:
-            raise IsentropeError(f"task {self.name} needs a folder of problems: set {VARIABLE} or data_dir")
-        candidates = [Path(folder) / f"gsm8k_{split}.jsonl", Path(folder) / f"{split}.jsonl"]
-        for path in candidates:
-            if path.is_file():
-                return path
-        raise IsentropeError(f"task {self.name}: {folder} holds neither {candidates[0].name} nor {candidates[1].name}")
+        source = Source((f"gsm8k_{split}.jsonl", f"{split}.jsonl"), "openai/gsm8k", split, "main")
+        found = published(self.name, self.data_dir, source)
+        pool = [_example(self.name, f"{split} problem {i}", record) for i, record in enumerate(found, 1)]
+        return draw(self.name, pool, split, count, generator(self.name, split, seed))
 
     def score(self, completion: str, example: Example) -> Score:
         r"""Right if the final number equals the answer exactly ("72", "72.0", "$72" are equal).
 
         The final number stands directly after the last "####" or in the last \boxed{}, whichever comes later; a line
         after "####" with a second number is no answer, so that two guesses earn nothing. Without either mark it is the
-        last number of the text. No answer (so wrong) if there is no such number, or the text has more than 200,000
-        characters.
+        number with which the text ends, two words of units aside; one that only occurs on the way is none. No answer
+        (so wrong) if there is no such number, or the text has more than 200,000 characters.
         """
         found = final_number(completion) if len(completion) <= MAX_COMPLETION else None
         return NO_ANSWER if found is None else judge(found == example.answer, found)
@@ -85,13 +80,13 @@ def final_number(text: str) -> str | None:
 
     >>> final_number("6 * 12 = 72\n#### 72"), final_number(r"so \boxed{1,000}."), final_number("That is 18 eggs.")
     ('72', '1000', '18')
-    >>> final_number("#### 72 or 73") is final_number("#### none") is final_number("") is None
+    >>> final_number("#### 72 or 73") is final_number("I had 72 once, but not any more") is final_number("") is None
     True
     """
     marks = list(MARKER.finditer(text))
     if not marks:
-        last = deque(NUMBER.finditer(text), maxlen=1)
-        return canonical(last[0][0]) if last else None
+        last = AT_THE_END.search(text[-MAX_END:])
+        return canonical(last[1]) if last else None
     mark = marks[-1]
     found = (AFTER_HASHES if mark[0] == "####" else IN_BOX).match(text, mark.end())
     if found is None or (mark[0] == "####" and next(find_numbers(found[2]), None) is not None):
@@ -102,23 +97,17 @@ def final_number(text: str) -> str | None:
 def _near_misses(example: Example) -> Iterator[str]:
     right = example.answer
     yield from (f"#### {right}1", f"#### {right} or 0.5", f"#### {right}\n#### 0.5", f"{right} and then 0.5")
+    yield from (f"I had {right} once, but I cannot say what it is now.", f"#### {right.translate(FULL_WIDTH)}", "####")
     yield from (f"\\boxed{{{right}}} \\boxed{{0.5}}", f"\\boxed{{{right}, 0.5}}", f"#### x{right}", f"#### {right}.25")
 
 
-@cache
-def _read(task: str, path: Path) -> tuple[Example, ...]:
-    lines = path.read_text(encoding="utf-8").split("\n")  # splitlines also breaks at U+2028, which JSON allows
-    return tuple(_example(task, f"{path}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
-
-
-def _example(task: str, place: str, line: str) -> Example:
-    try:
-        record: dict[str, Any] = json.loads(line)
-        problem, answer = record.get("problem") or record["question"], str(record["answer"])
-    except (ValueError, KeyError, AttributeError) as error:
-        raise IsentropeError(f"{place} is not a problem with an answer: {error!r}") from error
+def _example(task: str, place: str, record: dict[str, Any]) -> Example:
+    problem, answer = record.get("problem") or record.get("question"), str(record.get("answer", ""))
     number = final_number(answer)
-    if number is None:
-        raise IsentropeError(f"{place}: the answer {answer[:60]!r} has no final number")
+    if not problem or number is None:
+        raise IsentropeError(
+            f"task {task}, {place}: it needs a problem (or question) and an answer with a final number; "
+            f"found the fields {sorted(record)} and the answer {answer[:60]!r}"
+        )
     solution = record.get("solution") or (answer if "####" in answer else f"#### {answer}")
     return Example([{"role": "user", "content": f"{problem}\n{INSTRUCTION}"}], number, task, (str(solution),))
