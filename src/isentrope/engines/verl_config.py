@@ -15,15 +15,17 @@ from typing import Any
 from isentrope import spec
 from isentrope.engines import verl_laptop
 from isentrope.engines.verl_data import PLAIN_TEMPLATE
-from isentrope.engines.verl_table import compose, engine_of, flatten
+from isentrope.engines.verl_table import check_version, compose, engine_of, flatten, is_known
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
 from isentrope.recipe import DEFAULT_TIME_LIMIT, Evaluation, Recipe
 
 GPUS, NODES = verl_laptop.RANKS, "trainer.nnodes"
 LOSS = "actor_rollout_ref.actor.policy_loss"
+OBJECTIVE = f"{LOSS}.objective"  # the one key that verl gets from us
 TRAINER = "trainer.v1.trainer_mode"
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+SCHEDULE = {"dp": "lr_scheduler_type", "megatron": "lr_decay_style"}  # by training engine
 TEMPLATE = "actor_rollout_ref.model.custom_chat_template"
 
 
@@ -143,7 +145,7 @@ def refuse_what_verl_lacks(recipe: Recipe) -> None:
     lacking = {
         f"trainer.lr_schedule = {loop.lr_schedule!r}": (
             loop.lr_schedule == "linear" and engine_of(flatten(recipe.verl)) != "megatron",
-            "verl's FSDP engine has constant and cosine",
+            "its FSDP engine has constant and cosine; Megatron has linear too",
         ),
         f"trainer.sampler = {loop.sampler!r}": (loop.sampler != "auto", "verl samples with its own rollout servers"),
         f"trainer.reward_time_limit = {loop.reward_time_limit:g}": (
@@ -185,8 +187,19 @@ def settings(
     )
     if recipe.laptop:
         found |= verl_laptop.settings(sizes.ranks)
+    _refuse_another_verl(found, engine_of(given))
     found |= {key.removeprefix("+"): value for key, value in given.items()}
     return found
+
+
+def _refuse_another_verl(found: Mapping[str, Any], engine: str) -> None:
+    """IsentropeError where verl, with this training engine, lacks a key that carries something of the recipe."""
+    config = compose(engine)
+    for key in found:
+        if key != OBJECTIVE and not is_known(config, key):
+            raise IsentropeError(
+                f"verl {check_version()} has no {key} with model_engine {engine!r}: use dp or megatron"
+            )
 
 
 def configuration(found: Mapping[str, Any]) -> Any:
@@ -206,7 +219,7 @@ def _objective(objective: Objective) -> dict[str, Any]:
         TRAINER: "isentrope",
         f"{LOSS}._target_": "isentrope.engines.verl.PolicyLossConfig",
         f"{LOSS}.loss_mode": "isentrope",
-        f"{LOSS}.objective": spec.dumps(objective),
+        OBJECTIVE: spec.dumps(objective),
         "algorithm.adv_estimator": "grpo",  # no critic; the objective's own advantage takes its place
     }
 
@@ -240,7 +253,7 @@ def _data(recipe: Recipe, layout: Layout, longest_prompt: int) -> dict[str, Any]
 
 def _actor(recipe: Recipe, sizes: Batches) -> dict[str, Any]:
     loop, actor = recipe.trainer, "actor_rollout_ref.actor"
-    norm = loop.max_grad_norm or math.inf
+    norm, engine = loop.max_grad_norm or math.inf, engine_of(flatten(recipe.verl))
     return {
         f"{actor}.ppo_mini_batch_size": sizes.minibatch_prompts,
         f"{actor}.ppo_micro_batch_size_per_gpu": sizes.micro_rows,
@@ -248,10 +261,10 @@ def _actor(recipe: Recipe, sizes: Batches) -> dict[str, Any]:
         f"{actor}.data_loader_seed": recipe.seed,
         f"{actor}.entropy_coeff": 0,
         f"{actor}.use_kl_loss": False,
-        f"{actor}.grad_clip": norm,
+        **({f"{actor}.grad_clip": norm} if engine == "dp" else {}),
         f"{actor}.optim.clip_grad": norm,
         f"{actor}.optim.lr": loop.learning_rate,
-        f"{actor}.optim.lr_scheduler_type": "constant" if loop.lr_schedule.startswith("constant") else loop.lr_schedule,
+        f"{actor}.optim.{SCHEDULE.get(engine, SCHEDULE['dp'])}": loop.lr_schedule.removesuffix("_with_warmup"),
         f"{actor}.optim.lr_warmup_steps": in_rollouts(recipe, "trainer.warmup_steps", loop.warmup_steps) or -1,
         f"{actor}.optim.weight_decay": 0.0,
     }

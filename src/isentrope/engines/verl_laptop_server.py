@@ -85,7 +85,6 @@ class Sampler:
     """A model, its end tokens, and `complete`, which samples requests that agree in their way of sampling."""
 
     def __init__(self, path: str, dtype: str = "float32", ignore_eos: bool = False) -> None:
-        torch.set_grad_enabled(False)
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
         found = self.model.generation_config.eos_token_id
         found = self.model.config.eos_token_id if found is None else found
@@ -100,6 +99,7 @@ class Sampler:
         if set(missing) - tied or unknown:
             raise RuntimeError(f"weights do not fit the rollout's model: missing {missing}, unknown {unknown}")
 
+    @torch.no_grad()
     def complete(self, requests: Sequence[Request]) -> list[Completion]:
         """A completion for each request, in order; all agree in `Request.way`."""
         temperature, top_p, top_k = requests[0].way
