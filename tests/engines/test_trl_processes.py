@@ -1,6 +1,7 @@
-"""Two processes train as one does: same gradients, controllers and metrics on every rank."""
+"""Two and four processes train as one does: same gradients, controllers and metrics on every rank."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -39,23 +40,25 @@ def close(a: dict[str, float], b: dict[str, float], rel: float) -> bool:
     return all(a[k] == pytest.approx(b[k], rel=rel, abs=1e-6) for k in keys)
 
 
-def compare(objective: str, model: str, out: Path) -> list[dict[str, float]]:
-    """Assert that two processes do what one does, and return what the one logged."""
+def compare(objective: str, model: str, out: Path, processes: int = 2) -> list[dict[str, float]]:
+    """Assert that several processes do what one does, and return what the one logged."""
     (one,) = start(1, model, out / "one", objective)
-    first, second = start(2, model, out / "two", objective)
-    assert first["world"] == 2
+    first, *others = start(processes, model, out / "several", objective)
+    assert first["world"] == processes == 1 + len(others)
     for step, (mine, theirs) in enumerate(zip(first["gradients"], one["gradients"], strict=True)):
         assert theirs.abs().max() > 1e-3
         # rounding grows about tenfold in two updates of this size; the first rollout batch has seen little of it
         assert relative_distance(mine, theirs) < (5e-6 if step < 2 else 1e-3)
-    for a, b in zip(first["parameters"], second["parameters"], strict=True):
-        assert torch.equal(a, b)
-    assert first["state"] == second["state"]
+    for other in others:
+        for a, b in zip(first["parameters"], other["parameters"], strict=True):
+            assert torch.equal(a, b)
+        assert first["state"] == other["state"]
+        assert first["prompts"] == other["prompts"]
+        assert first["norms"] == other["norms"]
     assert first["state"] == pytest.approx(one["state"], rel=1e-5)
     for a, b in zip(first["history"], one["history"], strict=True):
         assert close(a, b, rel=1e-3), (a, b)
-    assert first["prompts"] == second["prompts"] == one["prompts"]
-    assert first["norms"] == second["norms"]
+    assert first["prompts"] == one["prompts"]
     assert first["norms"][1] == pytest.approx(one["norms"][1], rel=1e-4)
     assert first["norms"][0] > first["norms"][1], "the gradient of a quarter of the rows is noisier than that of all"
     history: list[dict[str, float]] = one["history"]
@@ -67,6 +70,20 @@ def test_two_processes_equal_one(objective: str, tiny_path: str, tmp_path: Path)
     lines = compare(objective, tiny_path, tmp_path)
     assert [key for line in lines for key in line if key.startswith("controller/")]
     assert [line for line in lines if "diagnostics/change_correlation" in line]
+
+
+def test_four_processes_equal_one(tiny_path: str, tmp_path: Path) -> None:
+    compare("adapo", tiny_path, tmp_path, processes=4)
+
+
+def test_a_process_that_dies_ends_the_job_with_its_rank(tiny_path: str, tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *launch, str(SCRIPT), tiny_path, str(tmp_path), "adapo"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DIES": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "Signal 9 (SIGKILL) received by PID" in done.stderr
+    assert re.search(r"rank +: 1 \(local_rank: 1\)", done.stderr)
 
 
 def test_two_processes_sample_the_same_share_at_another_temperature(tiny_path: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ place in its group alone, so that one process and two see the same rows.
 """
 
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -49,14 +50,16 @@ def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
 
 
 def reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
-    """Odd token ids are good, long answers are bad."""
+    """Odd token ids are good, long answers are bad. The process whose rank DIES names is killed at its second batch."""
+    if os.environ.get("DIES") == os.environ.get("RANK", "0") and kwargs["trainer_state"].global_step > 0:
+        os.kill(os.getpid(), signal.SIGKILL)
     return [sum(i % 2 for i in ids) / 4 - 0.05 * len(ids) for ids in completion_ids]
 
 
 def often_constant(prompts: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
     """The same, and 0 for every second pair of prompts."""
     varies = [int(prompt.split("+")[0]) // 2 % 2 == 0 for prompt in prompts]
-    return [score if v else 0.0 for v, score in zip(varies, reward(completion_ids), strict=True)]
+    return [score if v else 0.0 for v, score in zip(varies, reward(completion_ids, **kwargs), strict=True)]
 
 
 def leave(world: int) -> None:
