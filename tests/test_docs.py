@@ -202,3 +202,12 @@ def test_the_file_tree_of_the_readme_is_the_real_one() -> None:
 
 def test_the_readme_lists_every_preset_and_no_other() -> None:
     assert table_names(ROOT / "README.md", "## Objectives") == set(presets.names())
+
+
+def test_every_test_that_stands_behind_a_promise_exists():
+    named = re.findall(
+        r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    )
+    assert len(named) > 30
+    for file, function in named:
+        assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{function}"
