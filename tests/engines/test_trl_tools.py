@@ -15,7 +15,9 @@ from isentrope import models, presets, tasks
 from isentrope.engines.trl import ObjectiveTrainer, OptionError
 from isentrope.engines.trl_tools import TaskRollouts
 from isentrope.rollout import Rollout
+from isentrope.tasks import appworld
 
+from ..tasks.appworld_server import serving
 from . import tool_model
 from .harness import MARKS, Run, train
 from .test_trl_resume import lines_after
@@ -264,3 +266,44 @@ def test_trls_tools_are_masked_out_of_everything(way: str, config: Callable[...,
     assert written.endswith("x<eos>")
     lengths = [float(table["mask"].sum(1).float().mean()) for table in dumps[0].tables]
     assert clean.logged("completions/mean_length")[0] == pytest.approx(sum(lengths) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_appworld_is_an_environment_whose_failure_ends_the_run(is_slow: bool, config: Callable[..., Any]) -> None:
+    seen: list[str] = []
+
+    def choose(text: str) -> str:
+        """Solve every second rollout: the task's id stands at the end of the prompt."""
+        seen.append(text)
+        if text.count("<t>"):
+            return "done<eos>"
+        task_id = text.split("Set done to ")[1].split(".")[0]
+        return tool_model.call(
+            "execute", code="sleep 2" if is_slow else f"set done {task_id if len(seen) % 2 else 'no'}"
+        )
+
+    with serving(8) as servers:
+
+        def make(**arguments: Any) -> Any:
+            words = tool_model.tokenizer()
+            trainer = ObjectiveTrainer(
+                model=tool_model.model(len(words), context=2048),
+                args=config(max_completion_length=160, max_steps=1, num_iterations=2),
+                train_dataset=Dataset.from_list(appworld.rows([f"task{i}_1" for i in range(4)])),
+                processing_class=words,
+                objective="ce_gppo",
+                environment_factory=appworld.Factory([one.url for one in servers], timeout=0.2 if is_slow else 20),
+                **arguments,
+            )
+            tool_model.scripted(trainer, choose)
+            return trainer
+
+        if is_slow:
+            with pytest.raises(appworld.AppWorldError, match=r"did not answer within 0\.2 s"):
+                train(make)
+            return
+        found = train(make)
+    assert found.logged("reward") == [0.5]
+    assert found.logged("tools/failure_frequency") == [0.0]
+    assert {server.task_id for server in servers} <= {f"task{i}_1" for i in range(4)}
+    assert all([method for method, _ in server.calls] == ["initialize", "execute", "evaluate"] for server in servers)

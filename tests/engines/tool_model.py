@@ -58,7 +58,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def model(vocabulary: int) -> LlamaForCausalLM:
+def model(vocabulary: int, context: int = 512) -> LlamaForCausalLM:
     """A random Llama, the same each time."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -68,7 +68,7 @@ def model(vocabulary: int) -> LlamaForCausalLM:
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=context,
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -47,10 +47,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the client has given up waiting
             self.wfile.write(data)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the client has given up waiting
 
     def initialize(self, body: dict[str, Any]) -> dict[str, Any]:
         self.server.task_id, self.server.world = body["task_id"], {}
