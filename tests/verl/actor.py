@@ -11,12 +11,15 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "HF_HUB_OFFLINE": "1"}  # verl reads them on import
+if "verl" not in sys.modules:  # which reads them when it is imported; workers need them, the trainer alone does not
+    os.environ |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "HF_HUB_OFFLINE": "1"}
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # verl warns of every engine that is not installed
@@ -32,18 +35,23 @@ with warnings.catch_warnings():
     from verl.utils import tensordict_utils as tu
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from isentrope.engines import verl_laptop, verl_trainer  # noqa: E402
+from isentrope.engines import verl_laptop, verl_trainer
 
 MODEL = str(files("isentrope") / "embedded")
 PROMPTS, SAMPLES, LIMIT = 4, 4, 12
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571"}
 
 
-def configuration(objective: str, /, **overrides: Any) -> Any:
-    """verl's own configuration of a small job on a CPU, with dotted keys (`__` for the dots) on top."""
+@cache
+def _composed() -> Any:
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
-        config = compose("ppo_trainer")
+        return compose("ppo_trainer")
+
+
+def configuration(objective: str, /, **overrides: Any) -> Any:
+    """verl's own configuration of a small job on a CPU, with dotted keys (`__` for the dots) on top."""
+    config = deepcopy(_composed())
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
     settings = verl_laptop.settings(int(os.environ.get("WORLD_SIZE", "1"))) | {
         "trainer.v1.trainer_mode": "isentrope",

@@ -1,7 +1,7 @@
 """Our presets against verl's own functions, on identical batches: advantage, loss and gradient, whole and in parts.
 
-Where a preset and verl's function differ, the parameter that makes them equal stands in the table; the tests below it hold
-what the difference is. docs/verl.md has the same table in words.
+Where a preset and verl's function differ, the parameter that makes them equal stands in the table; the tests below
+it hold what the difference is. docs/verl.md has the same table in words.
 """
 
 from collections.abc import Callable
