@@ -40,7 +40,7 @@ def fill(x: Tensor, mask: Tensor, value: float = 0.0) -> Tensor:
     """x where mask is True, `value` elsewhere; the gradient at the other positions is exactly 0."""
     plain = x.shape == mask.shape or not x.requires_grad
     if value == 0 and plain and x.device.type == "cpu" and x.dtype == torch.float32:
-        blanked: Tensor = _Blank.apply(x, mask)
+        blanked: Tensor = _Blank.apply(x, mask)  # type: ignore[no-untyped-call]
         return blanked
     return torch.where(mask, x, torch.full((), value, dtype=x.dtype, device=x.device))
 
