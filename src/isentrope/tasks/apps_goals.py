@@ -17,12 +17,12 @@ VARIANTS = 3  # of a scenario
 
 @dataclass(frozen=True)
 class Goal:
-    """One problem. instruction: what the prompt says. start, expected: the database before and after.
-
-    solve(): a generator of commands that is sent their answers.
+    """One problem. instruction: what the prompt says; sentence: the same in words. start, expected: the database before
+    and after. solve(): a generator of commands that is sent their answers.
     """
 
     instruction: str
+    sentence: str
     start: Tables
     expected: Tables
     solve: Callable[[], Solution]
@@ -49,7 +49,7 @@ def pay(rng: random.Random) -> Goal:
         yield f"w>{phone},{amount}"
         yield FINISH
 
-    return Goal(f"pay {person} {amount}", start, expected, solve)
+    return Goal(f"pay {person} {amount}", f"Pay person {person} the amount {amount}.", start, expected, solve)
 
 
 def move(rng: random.Random) -> Goal:
@@ -66,7 +66,8 @@ def move(rng: random.Random) -> Goal:
         yield f"d-{hour}"
         yield FINISH
 
-    return Goal(f"move {hour} to {free}", start, expected, solve)
+    sentence = f"Move the appointment of hour {hour} to hour {free}."
+    return Goal(f"move {hour} to {free}", sentence, start, expected, solve)
 
 
 def settle(rng: random.Random) -> Goal:
@@ -84,7 +85,8 @@ def settle(rng: random.Random) -> Goal:
         yield f"n-{number}"
         yield FINISH
 
-    return Goal(f"settle {number}", start, expected, solve)
+    sentence = f"Note {number} names a person (first digit) and an amount (second digit). Pay it and delete the note."
+    return Goal(f"settle {number}", sentence, start, expected, solve)
 
 
 def save(rng: random.Random) -> Goal:
@@ -103,7 +105,8 @@ def save(rng: random.Random) -> Goal:
         yield f"n-{number}"
         yield FINISH
 
-    return Goal(f"save {number}", start, expected, solve)
+    sentence = f"Note {number} is a person (first digit) and their phone number. Save it and delete the note."
+    return Goal(f"save {number}", sentence, start, expected, solve)
 
 
 def book(rng: random.Random) -> Goal:
@@ -122,7 +125,8 @@ def book(rng: random.Random) -> Goal:
             yield f"d={second}{person}"
         yield FINISH
 
-    return Goal(f"book {person} at {first} or {second}", start, expected, solve)
+    sentence = f"Book person {person} at hour {first} if it is free, else at hour {second}."
+    return Goal(f"book {person} at {first} or {second}", sentence, start, expected, solve)
 
 
 KINDS: tuple[Callable[[random.Random], Goal], ...] = (pay, move, settle, save, book)
