@@ -20,7 +20,16 @@ from isentrope.tasks.math_forms import (
     readings,
 )
 from isentrope.tasks.math_text import final_answer, normal
-from isentrope.tasks.math_values import Undecided, Value, Values, proportional, same_value, shown_value, values
+from isentrope.tasks.math_values import (
+    Undecided,
+    Value,
+    Values,
+    proportional,
+    rational,
+    same_value,
+    shown_value,
+    values,
+)
 from isentrope.tasks.workers import WorkerLost
 
 
@@ -42,6 +51,9 @@ def grade(completion: str, gold: str, *, timeout: float = 5.0, workers: int = 2)
 
 def grade_answer(answer: str, gold: str, *, timeout: float = 5.0, workers: int = 2) -> Score:
     """`grade` for an answer that is already without the text around it."""
+    number, expected_number = rational(answer), rational(gold)
+    if number is not None and expected_number is not None:  # nine answers in ten
+        return judge(number == expected_number, str(number))
     text = normal(answer)
     if text is None:
         return Score(0.0, "wrong", "", "the answer is empty, too long, too deep or broken")
