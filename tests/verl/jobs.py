@@ -16,6 +16,7 @@ LOOP = [
     *("trainer.prompts=8", "trainer.group_size=4", "trainer.minibatches=1", f"trainer.passes={PASSES}"),
     *(f"trainer.steps={ROLLOUTS * PASSES}", "trainer.learning_rate=2e-4", "trainer.max_completion_length=16"),
     *("trainer.problems=64", "evaluation.problems=0", f"output.checkpoint_every={2 * PASSES}"),
+    f"output.tokens_every={3 * PASSES}",
 ]
 PI = '{rule="EntropyPI", start=1.0, kp=2.0, ki=1.0, low=0.0, high=4.0, target=0.4}'
 MIX = 'task=[{name="countdown"}, {name="digitsum", weight=2.0}]'
@@ -25,6 +26,7 @@ CASES = {
     "repo_d": [],
     "adapo": [],
 }
+ATOL = 1e-5  # sampler and trainer differ by 1e-6 in a probability, and some numbers measure just that
 # Numbers about the machine or the way a batch was laid out, not about what was learnt.
 OF_THE_MACHINE = ("time", "step_time", "timing", "perf/", "actor/perf", "global_seqlen", "training/rollout_actor_probs")
 
@@ -70,5 +72,4 @@ def assert_equal(first: list[dict[str, float]], second: list[dict[str, float]], 
     for one, other in zip(first, second, strict=True):
         assert one.keys() == other.keys()
         for name, x in one.items():
-            difference = abs(x - other[name])
-            assert difference <= rtol * max(abs(x), 1e-2), f"step {one['step']}: {name} is {x} and {other[name]}"
+            assert abs(x - other[name]) <= ATOL + rtol * abs(x), f"step {one['step']}: {name} is {x} and {other[name]}"

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("verl", reason="needs verl 0.9 (make verl)")
 
 
-from isentrope import record
+from isentrope import record, token_dump
 from isentrope.engines.verl_config import Layout
 from isentrope.engines.verl_run import latest_rollout
 from isentrope.engines.verl_state import state_of
@@ -130,6 +130,22 @@ def test_a_run_leaves_a_folder_that_the_other_commands_read(whole):
         done = jobs.run([*jobs.command("ce_gppo", out, 1)[:3], *verb])
         assert done.returncode in (0, 1), done.stderr  # diagnose: 1 where it found something
         assert "Traceback" not in done.stderr
+
+
+def test_the_token_dump_is_that_of_the_first_update_on_a_rollout(whole, resumed):
+    for out, *_ in (whole, resumed):
+        assert token_dump.token_steps(RunFolder(out).tokens) == [3 * jobs.PASSES, 6 * jobs.PASSES]
+    one, two = (
+        token_dump.read_tokens(RunFolder(out).tokens, 6 * jobs.PASSES).to_pydict() for out, *_ in (whole, resumed)
+    )
+    assert set(one["row"]) == set(range(5 * 32, 6 * 32))
+    assert set(one["group"]) == set(range(5 * 8, 6 * 8))
+    assert one["logp"] == one["old_logp"]
+    assert one["logp"] == pytest.approx(one["rollout_logp"], abs=1e-4)
+    assert any(one["weight"])
+    assert len(one["row"]) == round(whole[1][-1]["completions/mean_length"] * 32)
+    for name in ("logp", "entropy", "advantage", "weight"):
+        assert sorted(one[name]) == pytest.approx(sorted(two[name]), abs=1e-4), name
 
 
 def test_the_model_in_the_checkpoint_is_the_trained_one(whole):

@@ -22,7 +22,9 @@ from isentrope.recipe import DEFAULT_TIME_LIMIT, Evaluation, Recipe
 
 GPUS, NODES = verl_laptop.RANKS, "trainer.nnodes"
 LOSS = "actor_rollout_ref.actor.policy_loss"
-OBJECTIVE = f"{LOSS}.objective"  # the one key that verl gets from us
+OBJECTIVE = f"{LOSS}.objective"
+TOKENS = "trainer.v1.isentrope.tokens"
+OURS = (OBJECTIVE, TOKENS)  # the keys that verl gets from us
 TRAINER = "trainer.v1.trainer_mode"
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 SCHEDULE = {"dp": "lr_scheduler_type", "megatron": "lr_decay_style"}  # by training engine
@@ -62,6 +64,10 @@ class Layout:
     @property
     def log(self) -> Path:
         return self.folder / "verl" / "job.log"
+
+    @property
+    def tokens(self) -> Path:
+        return self.folder / "tokens"
 
     @property
     def checkpoints(self) -> Path:
@@ -196,7 +202,7 @@ def _refuse_another_verl(found: Mapping[str, Any], engine: str) -> None:
     """IsentropeError where verl, with this training engine, lacks a key that carries something of the recipe."""
     config = compose(engine)
     for key in found:
-        if key != OBJECTIVE and not is_known(config, key):
+        if key not in OURS and not is_known(config, key):
             raise IsentropeError(
                 f"verl {check_version()} has no {key} with model_engine {engine!r}: use dp or megatron"
             )
@@ -285,6 +291,7 @@ def _rollout(recipe: Recipe, sizes: Batches) -> dict[str, Any]:
 
 def _loop(recipe: Recipe, layout: Layout, sizes: Batches) -> dict[str, Any]:
     every = in_rollouts(recipe, "output.checkpoint_every", recipe.output.checkpoint_every)
+    tokens = in_rollouts(recipe, "output.tokens_every", recipe.output.tokens_every)
     checkpoint = "actor_rollout_ref.actor.checkpoint"
     return {
         "trainer.total_training_steps": sizes.rollouts,
@@ -296,13 +303,25 @@ def _loop(recipe: Recipe, layout: Layout, sizes: Batches) -> dict[str, Any]:
         f"{checkpoint}.load_contents": ["model", "optimizer", "extra"],
         "trainer.default_local_dir": str(layout.checkpoints.resolve()),
         "trainer.resume_mode": "auto",
-        "trainer.rollout_data_dir": str(layout.rollouts.resolve()) if recipe.output.tokens_every else None,
+        "trainer.rollout_data_dir": str(layout.rollouts.resolve()) if tokens else None,
+        **({TOKENS: _dump(layout, sizes, tokens)} if tokens else {}),
         "trainer.validation_data_dir": str(layout.validation.resolve()),
         "trainer.logger": ["console", "file", *recipe.output.report_to],
         "trainer.project_name": "isentrope",
         "trainer.experiment_name": layout.folder.name,
         GPUS: sizes.ranks,
         NODES: 1,
+    }
+
+
+def _dump(layout: Layout, sizes: Batches, every: int) -> dict[str, Any]:
+    """The fields of `verl_dump.Dump`."""
+    return {
+        "folder": str(layout.tokens.resolve()),
+        "every": every,
+        "updates": sizes.updates_per_rollout,
+        "prompts": sizes.prompts,
+        "rows": sizes.rows,
     }
 
 

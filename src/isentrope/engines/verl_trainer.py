@@ -31,13 +31,13 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
 from verl.workers.utils.padding import response_to_nested
 
-from isentrope.engines import verl_state
+from isentrope.engines import verl_dump, verl_state
 from isentrope.engines.verl_columns import Rollout, rollout
 from isentrope.engines.verl_hook import VerlCorrection
 from isentrope.engines.verl_keys import TARGET, TRAINER_MODES, lookup, objective_of
 from isentrope.engines.verl_loss import ObjectiveLoss, pooled
 from isentrope.engines.verl_options import check
-from isentrope.engines.verl_prepare import MESSAGE, message, prepare, rollout_metrics
+from isentrope.engines.verl_prepare import MESSAGE, Prepared, message, prepare, rollout_metrics
 from isentrope.engines.verl_state import Progress
 from isentrope.errors import IsentropeWarning
 from isentrope.objective import Objective
@@ -94,6 +94,7 @@ class ObjectiveSteps:
         self._objective = _with_correction(objective, config)
         self._progress = Progress(objective.init())
         self._message = ""
+        self._dump = verl_dump.dump_of(config)
         settle(config, objective, self.base_mode)
         _warn(config, objective)
         super().__init__(config)  # type: ignore[call-arg]
@@ -113,6 +114,7 @@ class ObjectiveSteps:
         self._progress = prepared.progress
         self._message = message(prepared, self._num_updates(len(batch)))
         metrics.update(self._verls_entropy(metrics) | rollout_metrics(prepared))
+        self._dump_tokens(batch, found, prepared)
         fields = {
             name: response_to_nested(column, nested_mask) if prepared.is_token_wise(name) else column
             for name, column in prepared.fields.items()
@@ -180,6 +182,19 @@ class ObjectiveSteps:
         """Updates in one pass over a rollout batch of so many rows, verl's pad rows included."""
         actor = self.config.actor_rollout_ref
         return max(1, num_rows // (actor.actor.ppo_mini_batch_size * actor.rollout.n))
+
+    def _dump_tokens(self, batch: Any, found: Rollout, prepared: Prepared) -> None:
+        """Write the token dump, in the rollout batches that the configuration names (`verl_dump`)."""
+        if self._dump is None or not self._dump.wants(self.global_steps):
+            return
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=list(verl_dump.FIELDS)
+        ).to_padded_tensor()
+        width = found.columns["mask"].shape[1]
+        fetched = {name: data[name][:, :width][found.places] for name in verl_dump.FIELDS}
+        totals = prepared.totals.scaled(1 / self._num_updates(len(batch)))
+        now = self._objective.at(self._progress.state)
+        self._dump.write(self.global_steps, now, prepared.rows, totals, fetched)
 
     # -- once per rollout batch, all its updates
 
