@@ -92,3 +92,15 @@ def test_a_wheel_carries_every_file_of_the_source(root: Path, tmp_path: Path) ->
     }
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("isentrope/")}
     assert packed == source
+
+
+def test_the_citation_names_this_version(root: Path) -> None:
+    text = (root / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.+)$", text, re.MULTILINE)[1] == isentrope.__version__
+
+
+def test_the_forge_calls_the_same_targets_as_a_user(root: Path) -> None:
+    made = set(re.findall(r"^([a-z0-9-]+):", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    called = re.findall(r"run: make (\S+)", (root / ".github/workflows/test.yml").read_text(encoding="utf-8"))
+    assert called
+    assert set(called) <= made
