@@ -104,3 +104,14 @@ def test_the_forge_calls_the_same_targets_as_a_user(root: Path) -> None:
     called = re.findall(r"run: make (\S+)", (root / ".github/workflows/test.yml").read_text(encoding="utf-8"))
     assert called
     assert set(called) <= made
+
+
+def test_every_runtime_requirement_has_a_reason(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (root / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| ([\w()]+) \| ([\w-]+) \|", page, re.MULTILINE)) - {("extra", "package")}
+    wanted = {("(core)", project_name(text)) for text in project["dependencies"]}
+    for extra in project["optional-dependencies"].keys() - {"dev", "test"}:
+        wanted |= {(extra, project_name(text)) for text in project["optional-dependencies"][extra]}
+    wanted = {(extra, name) for extra, name in wanted if name != "isentrope"}
+    assert {(extra, name.lower()) for extra, name in rows} == {(extra, name.lower()) for extra, name in wanted}
