@@ -74,19 +74,23 @@ class TabularTrainer:
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    def step(self, measure: bool = False) -> dict[str, float]:
-        """One optimizer step; the numbers that it logs. measure: with exact gradients and who moves the entropy."""
+    def step(self, measure: bool = False, log: bool = True) -> dict[str, float]:
+        """One optimizer step; the numbers that it logs.
+
+        measure: with exact gradients and who moves the entropy. log: False leaves out what takes time to compute, which
+        changes nothing of the run.
+        """
         part = self.num_steps % self.recipe.trainer.updates_per_rollout
         logged = self._rollout() if part == 0 else {}
         self._last = update = self._update(part)
         loss = update.now.loss(update.rows, update.totals)
         self.optimizer.zero_grad(set_to_none=False)
         torch.autograd.backward(loss)
-        logged |= metrics.of_update(self, update, float(loss.detach()))
+        logged |= metrics.of_update(self, update, float(loss.detach())) if log else {}
         before = metrics.exact_before(self, update) if measure else None
         logged |= self._descend()
         self.num_steps += 1
-        logged |= metrics.exact(self)
+        logged |= metrics.exact(self) if log else {}
         return logged | (metrics.exact_after(self, before) if before is not None else {}) | self._controllers()
 
     def _descend(self) -> dict[str, float]:
