@@ -35,6 +35,7 @@ OBJECTIVES = {
     **{
         name: getattr(presets, name) for name in ("grpo", "dr_grpo", "rloo", "gspo", "cispo", "gmpo", "sapo", "ce_gppo")
     },
+    "rows that vary": replace(presets.grpo, select=(VaryingReward(),)),
     "ppo": presets.ppo,
     "dapo": presets.dapo,
     "repo_r": presets.repo_r,
@@ -280,6 +281,16 @@ def test_the_estimator_alone_gives_the_advantages_from_rewards_and_groups() -> N
     torch.testing.assert_close(found.float()[:ROWS], expected[:ROWS], rtol=1e-5, atol=1e-6)
     assert torch.equal(found, returns)
     assert not found[ROWS:].any()
+
+
+def test_padding_rows_enter_no_statistic_of_the_estimator_alone() -> None:
+    estimator, found = skyrl.AdvantageEstimator(presets.reinforce_pp), []
+    for padding in (0, 3):
+        data = skyrl_batch(make(), ROWS, padding)
+        advantage, _ = estimator(data["rewards"], data["response_mask"], data.metadata["uids"])
+        found.append(advantage[:ROWS])
+    assert torch.equal(*found)
+    assert found[0].any()
 
 
 def test_controllers_observe_once_a_batch_and_their_state_reaches_the_loss() -> None:

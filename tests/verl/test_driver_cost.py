@@ -8,9 +8,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from isentrope import presets
+
 pytest.importorskip("verl", reason="needs verl 0.9")
 
-from isentrope import presets
 
 BENCH = Path(__file__).parents[2] / "bench"
 ROWS, TOKENS = 32, 512
