@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from isentrope import recipe, sizing
+from isentrope import presets, recipe, sizing, spec
 from isentrope.cli import app
 from isentrope.sizing import GIB, KNOWN
 
@@ -225,6 +225,10 @@ FOR_GPUS = {
     "repo_r-aime": ("Qwen/Qwen3-8B", None),
     "adapo-aime": ("Qwen/Qwen3-8B", None),
     "rloo_fp16-aime": ("Qwen/Qwen3-8B", None),
+    "repo_r-appworld": ("Qwen/Qwen3-8B", None),
+    "adapo-appworld": ("Qwen/Qwen3-8B", None),
+    "rloo_fp16-appworld": ("Qwen/Qwen3-8B", None),
+    "gepo-mix": ("Qwen/Qwen3-8B", None),
 }
 OF_TRL = [name for name in recipe.names() if recipe.load(name).engine == "trl"]
 
@@ -259,6 +263,18 @@ def test_the_recipes_of_ce_gppo_have_the_papers_numbers(name):
         "keep_low": FOR_GPUS[name][1],
         "keep_high": 1.0,
     }
+
+
+def test_the_recipe_of_gepo_is_the_preset_on_a_mix():
+    found = recipe.load("gepo-mix")
+    assert spec.difference(presets.gepo, spec.load(found.objective)) == {}
+    assert [task.name for task in found.task] == ["math", "science", "code", "instructions"]
+
+
+def test_what_a_world_cannot_have_is_refused_in_the_plan(write):
+    found, status = write(TEXT.replace('"digitsum"', '"appworld"'), "--gpus", 4)
+    assert status == 1
+    assert any("cannot be mixed with others" in sentence for sentence in found["refusals"])
 
 
 def test_a_baseline_is_the_same_run_with_another_objective(tmp_path, monkeypatch):

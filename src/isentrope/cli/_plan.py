@@ -10,8 +10,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from isentrope import models, sizing
+from isentrope import models, sizing, tasks
 from isentrope.cli import _plan_numbers as numbers
+from isentrope.cli import _sources
 from isentrope.cli._errors import FAILED
 from isentrope.cli._output import print_json, table
 from isentrope.cli._plan_numbers import Memory, gib
@@ -125,8 +126,11 @@ def _refusals(recipe: Recipe, objective: Objective, gpus: int) -> list[str]:
 
     found = []
     try:
+        mix = [(tasks.get(task.name, **task.options), task.weight) for task in recipe.task]
+        _sources.check(recipe, mix)
         args = grpo_config(recipe, RunFolder(Path("dry-run")))  # its batches are those of all GPUs together
         check_options(args)
+        _sources.sampler(recipe.trainer.sampler, args, mix)
         check_columns(objective)
         with_sampler_correction(objective, args)
     except IsentropeError as error:

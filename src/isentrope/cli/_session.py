@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from isentrope import record, spec, tasks
-from isentrope.cli import _report
+from isentrope.cli import _report, _sources
 from isentrope.cli._display import Display, LineDisplay, LiveDisplay
 from isentrope.cli._errors import failing, say
 from isentrope.errors import IsentropeError
@@ -23,7 +23,6 @@ from isentrope.tasks import Example, Task
 from isentrope.tasks.curriculum import Curriculum
 from isentrope.tasks.mix import Order
 from isentrope.tasks.scenarios import completion_of
-from isentrope.tasks.turns import is_interactive
 from isentrope.token_dump import TokenWriter
 
 PROBLEM_SEED = 1_000_003  # apart from the training problems' seed; the splits are disjoint in any case
@@ -82,6 +81,7 @@ def _session(recipe: Recipe, path: Path, resume: bool, console: Console) -> Sess
     objective = load_objective(recipe.objective)
     mix = [(tasks.get(task.name, **task.options), task.weight) for task in recipe.task]
     _order(recipe, mix)
+    _sources.check(recipe, mix)
     is_main = int(os.environ.get("RANK", "0")) == 0
     training = tasks.dataset_rows(mix, "train", recipe.trainer.problems, recipe.seed)
     num_held_out, seed = recipe.evaluation.problems, PROBLEM_SEED + recipe.seed
@@ -120,7 +120,7 @@ def _prepare_host(session: Session) -> None:
     transformers.set_seed(session.recipe.seed)
     args = grpo_config(session.recipe, session.folder)
     check_options(args)
-    _sampler(session.recipe.trainer.sampler, args, session.mix)
+    _sources.sampler(session.recipe.trainer.sampler, args, session.mix)
 
 
 def _load_model(recipe: Recipe, checkpoint: Path | None) -> tuple[Any, Any]:
@@ -264,7 +264,6 @@ def _display(session: Session) -> Display:
 
 
 def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, interrupt: Any) -> Any:
-    from datasets import Dataset
     from transformers import PrinterCallback
 
     from isentrope.cli import _callbacks
@@ -280,9 +279,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
         warnings.filterwarnings("ignore", "You are using 'rollout_func'")
         made = ObjectiveTrainer(
             model,
-            reward_funcs=tasks.reward_function(session.mix),
             args=args,
-            train_dataset=Dataset.from_list(session.training),
             processing_class=tokenizer,
             callbacks=[
                 _callbacks.RecordCallback(session.folder.metrics, tokens, recipe.output.keep_checkpoints),
@@ -294,7 +291,8 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             token_interval=every,
             diagnostics_interval=recipe.output.diagnostics_every,
             order=_order(recipe, session.mix),
-            rollout_func=_sampler(trainer.sampler, args, session.mix),
+            reward_time_limit=trainer.reward_time_limit or None,
+            **_sources.of_trainer(trainer.sampler, args, session.mix, session.training),
         )
     made.remove_callback(PrinterCallback)
     assert made.updates_per_rollout == trainer.updates_per_rollout
@@ -308,23 +306,6 @@ def _order(recipe: Recipe, mix: Sequence[tuple[Task, float]]) -> Order | None:
     if rule.by or recipe.trainer.order == "stratified":
         return Order({task.name: weight for task, weight in mix}, curriculum if rule.by else None)
     return None
-
-
-def _sampler(choice: str, args: Any, mix: Sequence[tuple[Task, float]]) -> Any:
-    """The rollout function that a recipe's `sampler` and tasks call for; None leaves sampling to TRL."""
-    from isentrope.engines.trl_sampler import serves, shared_prefill
-    from isentrope.engines.trl_tools import TaskRollouts
-
-    several = [task.name for task, _ in mix if is_interactive(task)]
-    if several and (choice == "transformers" or not serves(args)):
-        raise IsentropeError(
-            f'task {several[0]} takes several turns, which only sampler = "shared_prefill" samples, without '
-            "vLLM and from the plain distribution; change trainer.sampler or the [trl] table"
-        )
-    if several:
-        return TaskRollouts(list(mix))
-    taken = choice == "shared_prefill" or (choice == "auto" and serves(args))
-    return shared_prefill if taken else None
 
 
 def grpo_config(recipe: Recipe, folder: RunFolder) -> Any:

@@ -72,10 +72,11 @@ class IfEval:
                 f"task {self.name} is for evaluation and has no training prompts; use the split 'test'"
             )
         languages("")  # a missing package is found before anything is generated
-        found = [self._example(record) for record in records(self.name, self.data_dir, "ifeval.jsonl", FIELDS)]
+        found = [self.example(record) for record in records(self.name, self.data_dir, "ifeval.jsonl", FIELDS)]
         return base.draw(self.name, found, split, count, base.generator(self.name, split, seed))
 
-    def _example(self, record: dict[str, Any]) -> Example:
+    def example(self, record: dict[str, Any]) -> Example:
+        """The prompt of one record of the data set. Raises IsentropeError for an instruction that does not exist."""
         pairs = [list(pair) for pair in zip(record["instruction_id_list"], record["kwargs"], strict=True)]
         answer = {"key": record["key"], "instructions": pairs}
         conditions(answer)
@@ -100,15 +101,20 @@ class IfEval:
         On `count` prompts each instruction alone accepts a response made to meet it and rejects those made to miss it
         nearly, and a response that meets all instructions, where `construct` finds one, is right.
         """
-        for example in self.examples("test", count, seed):
-            found = conditions(example.answer)
-            for condition in found:
-                check_instruction(condition)
-            made = construct(found)
-            if made is not None and self.score(made, example).outcome != "right":
-                raise IsentropeError(f"task {self.name} rejects {base.shown(made)} for {example.answer['key']}")
-            if self.score("", example).reward or self.score(" \n", example).reward:
-                raise IsentropeError(f"task {self.name} rewards an empty response for {example.answer['key']}")
+        check(self, count, seed)
+
+
+def check(task: base.Task, count: int = 40, seed: int = 0) -> None:
+    """What `IfEval.validate` checks, for any task with its verifier."""
+    for example in task.examples("test", count, seed):
+        found = conditions(example.answer)
+        for condition in found:
+            check_instruction(condition)
+        made = construct(found)
+        if made is not None and task.score(made, example).outcome != "right":
+            raise IsentropeError(f"task {task.name} rejects {base.shown(made)} for {example.answer['key']}")
+        if task.score("", example).reward or task.score(" \n", example).reward:
+            raise IsentropeError(f"task {task.name} rewards an empty response for {example.answer['key']}")
 
 
 def conditions(answer: dict[str, Any]) -> list[Instruction]:

@@ -54,10 +54,11 @@ class Mbpp:
         base.check_request(self.name, split, count)
         programs.check_request(self.name, split, self._sandbox(), self.execute)
         found = records(self.name, self.data_dir, "mbpp_test.jsonl", FIELDS)
-        pool = [self._example(record) for record in found if record["task_id"] not in BROKEN]
+        pool = [self.example(record) for record in found if record["task_id"] not in BROKEN]
         return base.draw(self.name, pool, split, count, base.generator(self.name, split, seed))
 
-    def _example(self, record: dict[str, Any]) -> Example:
+    def example(self, record: dict[str, Any]) -> Example:
+        """The problem of one record of the data set."""
         tests: list[str] = record["test_list"]
         shown = "\n".join(tests[: self.shown_tests])
         content = f"{record['text']}\n{INSTRUCTION} It has to pass these tests:\n\n```python\n{shown}\n```"
@@ -87,7 +88,7 @@ class Mbpp:
 
     def validate(self) -> None:
         """Raise IsentropeError if a reference fails, or a near-miss or a cheat passes."""
-        programs.check(self, _near_misses)
+        programs.check(self, near_misses)
 
 
 def tested_names(tests: list[str], code: str) -> list[str]:
@@ -105,7 +106,8 @@ def tested_names(tests: list[str], code: str) -> list[str]:
     return list(reversed(used))
 
 
-def _near_misses(example: Example) -> Iterator[str]:
+def near_misses(example: Example) -> Iterator[str]:
+    """Programs that do not pass: the reference under another name, and cheats."""
     name = example.answer["names"][-1]
     yield example.references[0].replace(f"def {name}", f"def {name}_")
     yield from programs.cheats(name)

@@ -1,5 +1,6 @@
 """Problems with a short answer from a set of one's own: mathematics or science, to train on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -51,11 +52,7 @@ class ShortAnswers:
         return draw(self.name, self._pool(split), split, count, generator(self.name, split, seed))
 
     def _pool(self, split: Split) -> list[Example]:
-        own = (resolve(self.data_dir) or Path()) / f"{self.name}_test.jsonl"
-        if resolve(self.data_dir) is not None and own.is_file():
-            return self._read(f"{self.name}_{split}.jsonl")
-        pool = self._read(f"{self.name}_train.jsonl")
-        return [one for one in pool if is_held_out(self.name, str(one.prompt)) == (split == "test")]
+        return own_pool(self.name, split, self.data_dir, self._read)
 
     def _read(self, file: str) -> list[Example]:
         if resolve(self.data_dir) is None and not self.hub:
@@ -78,6 +75,21 @@ class ShortAnswers:
     def validate(self) -> None:
         """Raise IsentropeError if a gold answer is not right, a near-miss is rewarded, or the splits overlap."""
         check(self, near_misses, count=min(40, len(self._pool("train")), len(self._pool("test"))))
+
+
+def own_pool(
+    name: str, split: Split, data_dir: str | Path | None, read: Callable[[str], list[Example]]
+) -> list[Example]:
+    """The problems of a split of a set of one's own.
+
+    read: the problems of a file. Those of NAME_test.jsonl are the test split where the folder has that file; elsewhere
+    one problem in five of NAME_train.jsonl is held out, by a hash of its prompt.
+    """
+    folder = resolve(data_dir)
+    if folder is not None and (folder / f"{name}_test.jsonl").is_file():
+        return read(f"{name}_{split}.jsonl")
+    pool = read(f"{name}_train.jsonl")
+    return [one for one in pool if is_held_out(name, str(one.prompt)) == (split == "test")]
 
 
 def _message(text: str) -> dict[str, str]:
