@@ -12,6 +12,7 @@ from typing import Any, cast
 from isentrope.errors import IsentropeError
 from isentrope.tasks.addition import Addition
 from isentrope.tasks.apps import Apps
+from isentrope.tasks.appworld_task import AppWorld
 from isentrope.tasks.base import Task
 from isentrope.tasks.countdown import Countdown
 from isentrope.tasks.digitsum import DigitSum
@@ -20,6 +21,7 @@ from isentrope.tasks.humaneval import HumanEval
 from isentrope.tasks.ifeval import IfEval
 from isentrope.tasks.mathematics import SOURCES, MathProblems
 from isentrope.tasks.mbpp import Mbpp
+from isentrope.tasks.own_sets import Code, Instructions
 from isentrope.tasks.short_answers import NAMES as SHORT_ANSWERS
 from isentrope.tasks.short_answers import ShortAnswers
 from isentrope.tasks.words import ArithmeticWords, Larger
@@ -35,7 +37,10 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "larger": Larger,
     **{name: partial(MathProblems, name) for name in SOURCES},
     **{name: partial(ShortAnswers, name) for name in SHORT_ANSWERS},
+    "code": Code,
+    "instructions": Instructions,
     "apps": Apps,
+    "appworld": AppWorld,
     "humaneval": HumanEval,
     "mbpp": Mbpp,
     "ifeval": IfEval,
