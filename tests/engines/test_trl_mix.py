@@ -53,7 +53,12 @@ def go(tiny: Callable[[], Any], config: Callable[..., Any], tokenizer: Any, tmp_
     data = Dataset.from_dict({"prompt": [f"{i}+{i}=" for i in range(9)], "task": ["a"] * 5 + ["b"] * 4})
 
     def run(
-        order: Order | None, folder: str = "out", resume: str | None = None, data: Dataset = data, **options: Any
+        order: Order | None,
+        folder: str = "out",
+        resume: str | None = None,
+        data: Dataset = data,
+        held_out: Dataset | None = None,
+        **options: Any,
     ) -> tuple[Run, list[list[str]]]:
         settings = SCHEDULE | {"save_strategy": "steps", "max_steps": 20, "save_steps": 1} | options
         seen = Seen()
@@ -63,6 +68,7 @@ def go(tiny: Callable[[], Any], config: Callable[..., Any], tokenizer: Any, tmp_
             model=tiny(),
             args=config(output_dir=str(tmp_path / folder), **settings),
             train_dataset=data,
+            eval_dataset=held_out,
             processing_class=tokenizer,
             reward_funcs=seen,
             objective="ce_gppo",
@@ -119,6 +125,16 @@ def test_a_task_keeps_its_share_under_a_curriculum(go: Any) -> None:
     order = Order(weights={"a": 1.0, "b": 3.0}, curriculum=Curriculum(floor=0.01))
     _, batches = go(order, save_strategy="no", max_steps=24)
     assert [tasks_of(batch) for batch in batches] == [{"a": 1, "b": 3}] * 6
+
+
+def test_evaluation_keeps_its_own_prompts_and_leaves_the_pass_rates_alone(go: Any) -> None:
+    held_out = Dataset.from_dict({"prompt": [f"{i}+{i}=" for i in range(20, 24)], "task": ["a", "b"] * 2})
+    options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4, "save_strategy": "no"}
+    run, batches = go(ORDERS["curriculum"], held_out=held_out, max_steps=8, **options)
+    asked = {int(prompt.split("+")[0]) for batch in batches for prompt in batch}
+    assert {20, 21, 22, 23} <= asked
+    plain, _ = go(ORDERS["curriculum"], max_steps=8, save_strategy="no")
+    assert len(run.trainer._prompts.state()["rates"]) == len(plain.trainer._prompts.state()["rates"]) == 9
 
 
 def test_a_checkpoint_with_other_pass_rates_is_refused(go: Any, tmp_path: Path) -> None:

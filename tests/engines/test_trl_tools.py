@@ -1,5 +1,6 @@
 """Several turns in TRL: what an environment writes is in no statistic, whichever way it came into the sequence."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from isentrope import models, presets, tasks
 from isentrope.engines.trl import ObjectiveTrainer, OptionError
 from isentrope.engines.trl_tools import TaskRollouts
 from isentrope.rollout import Rollout
-from isentrope.tasks import appworld
+from isentrope.tasks import Example, appworld
 
 from ..tasks.appworld_server import serving
 from . import tool_model
@@ -153,6 +154,33 @@ def test_a_mix_of_episodes_and_single_answers_trains_with_curves_of_both(play: C
         assert found.logged(key), key
     assert any(reward > 0 for reward in found.logged("reward/countdown"))
     assert torch.isfinite(found.parameters[-1]).all()
+
+
+def test_what_the_apps_write_is_marked(play: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs: list[dict[str, Any]] = []
+    original = TaskRollouts.__call__
+
+    def watched(self: TaskRollouts, prompts: Any, trainer: Any) -> dict[str, Any]:
+        outputs.append(original(self, prompts, trainer))
+        return outputs[-1]
+
+    monkeypatch.setattr(TaskRollouts, "__call__", watched)
+    found = play("apps=3,countdown=1", max_steps=1, temperature=2.0)  # hot enough to write line breaks
+    words, task = found.trainer.processing_class, tasks.get("apps")
+    answered = 0
+    for row, ids, mask in zip(found.trainer.rollout_examples, *list(outputs[0].values())[1:3], strict=True):
+        environment = "".join(words.decode([i]) for i, is_own in zip(ids, mask, strict=True) if not is_own)
+        lines = words.decode(ids, skip_special_tokens=True).split("\n")
+        if row["task"] == "apps" and len(lines) > 1:
+            session = task.begin(Example(row["prompt"], json.loads(row["answer"]), "apps"))
+            answers = [session.step(line) for line in lines[::2][: len(lines) // 2]]
+            written = "".join(f"{answer}\n" for answer in answers if answer is not None)
+            # an episode may have been cut, or its turn been ended by the end token, before the answer was written
+            assert environment.replace("\n", "") in (written.replace("\n", ""), written.replace("\n", "")[:-1])
+            answered += environment != ""
+        elif row["task"] == "countdown":
+            assert environment == ""
+    assert answered > 0
 
 
 @slow
