@@ -193,6 +193,16 @@ PAIRS = [
     (r"50\%", "0.5", RIGHT),
     (r"50\%", "5", WRONG),
     ("5", r"50\%", WRONG),
+    ("5", r"\text{Area} = 5", RIGHT),
+    ("5", r"\text{The answer is } 5", RIGHT),
+    ("5", r"\text{The answer is not } 5", WRONG),
+    ("5", r"5 \text{ or maybe 6}", WRONG),
+    ("5", r"5 \text{ or six}", WRONG),
+    ("5", r"5 \text{ is wrong, } 6", WRONG),
+    ("5", r"5 \quad 6", WRONG),
+    ("5", r"5 \ne 6", WRONG),
+    ("5", "5 = 5 = 6", WRONG),
+    ("5", r"5 \approx 6", RIGHT),  # the exact side is the answer
     # bases
     ("52_8", "52_{8}", RIGHT),
     ("52_8", "52", WRONG),

@@ -95,7 +95,11 @@ ORDER = {"<": "(", "\\le": "[", ">": ")", "\\ge": "]"}
 ENVIRONMENT = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 THOUSANDS = re.compile(r"(?<![0-9.])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9]|,[0-9])")
 SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:[0-9A-Za-z]|\{[0-9A-Za-z]+\}))?"
-NAME = re.compile(rf"{SYMBOL}(?:\(\s*{SYMBOL}\s*\))?|\(\s*{SYMBOL}(?:\s*,\s*{SYMBOL})+\s*\)")
+NAME = re.compile(
+    rf"{SYMBOL}(?:\(\s*{SYMBOL}\s*\))?|\(\s*{SYMBOL}(?:\s*,\s*{SYMBOL})+\s*\)|\\text\{{[A-Za-z ]+\}}(?:_\w|\(\w\))?"
+)
+LEAD = re.compile(r"\\text\{[^{}0-9]*(?:\bis|\bare|:|=)\s*\}\s*:?\s*(?=.)")
+HEDGES = frozenset({"or", "and", "not", "but", "maybe", "perhaps", "wrong"})
 CONSTANTS = frozenset({"e", "i", "\\pi", "\\infty", "\\emptyset"})
 BASE = re.compile(r"0*([0-9][0-9A-Fa-f]*)_\{?([0-9]{1,2})\}?")
 RELATION = re.compile(r"\\(?:neq?|equiv|to|rightarrow|subset|subseteq|cap|setminus|pmod|propto|mid)(?![A-Za-z])")
@@ -131,7 +135,7 @@ def _without_thousands(text: str) -> str:
 
 def read(text: str) -> Form:
     """The form of a balanced text in normal spelling."""
-    text = _ungrouped(text.strip())
+    text = _ungrouped(LEAD.sub("", text.strip(), count=1) if text.startswith("\\text") else text.strip())
     for reader in (_union, _list, _member, _set, _bracketed, _matrix, _inequality, _equation, _signs, _word, _base):
         found = reader(text)
         if found is not None:
@@ -317,7 +321,7 @@ UNITS = {
 CANONICAL = {name: unit for unit, names in UNITS.items() for name in names.split()}
 POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 WORDS = "|".join(sorted((name for name in (*CANONICAL, *POWERS) if len(name) > 1), key=len, reverse=True))
-TAIL = re.compile(rf"(?:\\text\{{([^{{}}]*)\}}|(?<=[0-9}}) ])\s*((?:(?:{WORDS})\s*)+))\s*(?:\^\{{?([0-9])\}}?)?$")
+TAIL = re.compile(rf"(?:\\text\{{([^{{}}0-9,]*)\}}|(?<=[0-9}}) ])\s*((?:(?:{WORDS})\s*)+))\s*(?:\^\{{?([0-9])\}}?)?$")
 PERCENT = re.compile(r"\s*(?:\\?%|\\text\{\s*(?:%|\\%|percent)\s*\}|\bpercent)$")
 
 
@@ -331,7 +335,7 @@ def _quantity(text: str) -> Form:
     if percent and percent.start():
         return Quantity(body[: percent.start()].strip(), unit, True)
     tail = TAIL.search(body)
-    if tail and body[: tail.start()].strip():
+    if tail and body[: tail.start()].strip() and not HEDGES & set(re.findall("[a-z]+", tail[0].lower())):
         body, unit = body[: tail.start()].strip(), _unit(tail[1] or tail[2] or "", tail[3] or "") or unit
     return Quantity(body.removesuffix("\\$").strip(), unit)
 
