@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
+from isentrope.study import page
 from isentrope.study.experiments import EXPERIMENTS, READ, STEPS
 from isentrope.study.runs import Lab
 
@@ -23,6 +24,8 @@ def main(
     lab = Lab(out, tuple(range(seeds)), steps, lambda text: print(text, flush=True))
     for name in only.split(",") if only else EXPERIMENTS:
         lab.experiment(name, EXPERIMENTS[name](), STEPS.get(name), READ.get(name))
+    if not only:
+        page.write(out)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def neutral() -> Conditions:
         "gain 1, as published": (Decorrelate(zeta=1.0),),
     }
     plain = replace(BASE, advantage=GroupCentred(), surrogate=PolicyGradient())
-    once = {"trainer.problems": 1, "trainer.prompts": 1, "trainer.minibatches": 1, "trainer.passes": 1}
+    once: dict[str, Any] = {"trainer.problems": 1, "trainer.prompts": 1, "trainer.minibatches": 1, "trainer.passes": 1}
     once |= {"tabular.optimizer": "sgd", "trainer.learning_rate": 0.1, "trainer.group_size": 8192}
     return {
         f"{name}, entropy {share:g}": Condition(

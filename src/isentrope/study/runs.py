@@ -55,10 +55,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Result:
-    """figures: by name the values of all seeds, in their order. curves: by name the steps and each seed's values."""
+    """figures: by name the values of all seeds, in their order. curves: by name steps, means, and ends of intervals."""
 
     figures: Mapping[str, Sequence[float]]
-    curves: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
+    curves: Mapping[str, Mapping[str, Sequence[float]]]
 
     def mean(self, figure: str) -> Estimate:
         """Over seeds."""
@@ -225,11 +225,15 @@ class Lab:
     def _train(self, condition: Condition, steps: int, read: Any) -> dict[str, Any]:
         every = [(read or run)(condition, seed, steps) for seed in self.seeds]
         figures = [figures for figures, _ in every]
-        curves = {
-            name: {"steps": every[0][1][name][0], "values": [_short(each[name][1]) for _, each in every]}
-            for name in every[0][1]
-        }
+        curves = {name: _curve([each[name] for _, each in every]) for name in every[0][1]}
         return {"figures": {name: _short([f[name] for f in figures]) for name in figures[0]}, "curves": curves}
+
+
+def _curve(runs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> dict[str, list[float]]:
+    """Mean over runs at every second point, with its interval."""
+    found = [seeds.estimate(values) for values in zip(*(values for _, values in runs), strict=True)][1::2]
+    ends = {name: _short([getattr(one, name) for one in found]) for name in ("mean", "low", "high")}
+    return {"steps": list(runs[0][0])[1::2]} | ends
 
 
 def _short(values: Sequence[float]) -> list[float]:
@@ -240,9 +244,6 @@ def results(path: Path) -> dict[str, Result]:
     """The results in a file. IsentropeError where there is none or it is malformed."""
     content = record.read_json(path)
     try:
-        return {
-            label: Result(found["figures"], {name: (c["steps"], c["values"]) for name, c in found["curves"].items()})
-            for label, found in content["conditions"].items()
-        }
+        return {label: Result(found["figures"], found["curves"]) for label, found in content["conditions"].items()}
     except (LookupError, TypeError, AttributeError) as error:
         raise IsentropeError(f"{path} holds no results of the study: {error!r}") from error
