@@ -46,7 +46,7 @@ def quotas(weights: Sequence[float], prompts: int) -> Iterator[list[int]]:
     """
     total = math.fsum(weights)
     exact = [prompts * weight / total for weight in weights]
-    least = [int(x + 1e-9) for x in exact]  # so that 0.1 + 0.2 of ten prompts are three
+    least = [int(x) for x in exact]
     behind = [0.0] * len(weights)
     while True:
         behind = [b + x - n for b, x, n in zip(behind, exact, least, strict=True)]
