@@ -331,6 +331,26 @@ def test_an_engine_calls_it_by_keyword_and_gets_a_scalar_with_a_graph_and_metric
     assert list(merged) == ["actor/pg_loss"]
 
 
+def test_what_stands_behind_the_mask_does_not_reach_the_loss_of_our_trainer():
+    def nested(*rows: list[float]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+    nan = float("nan")
+    fields = {"response_mask": nested([1, 0], [1, 1, 0], [0, 0, 1, 1]).long()}
+    clean = fields | {"old_log_probs": nested([-1.0, 0.0], [-1.0, -1.0, 0.0], [0.0, 0.0, -1.0, -1.0])}
+    dirty = fields | {"old_log_probs": nested([-1.0, nan], [-1.0, -1.0, nan], [nan, -torch.inf, -1.0, -1.0])}
+    dirty |= {"rollout_log_probs": nested([-1.0, nan], [-1.0, -1.0, nan], [nan, nan, -1.0, -1.0])}
+    for name in HOSTED:
+        found = []
+        for given in (clean, dirty):
+            model_output, leaf = output()
+            loss, metrics = ObjectiveLoss.of(spec.load(name))(model_output=model_output, data=data(message(), **given))
+            loss.backward()
+            assert all(x == x for one in metrics.values() for x in one.values)
+            found.append((loss.detach(), leaf.grad))
+        torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
 def test_a_batch_without_a_message_of_our_trainer_is_an_error():
     with pytest.raises(PluginError, match="carries no state and totals of ours"):
         ObjectiveLoss.of(presets.grpo)(model_output=output()[0], data=data(None))
