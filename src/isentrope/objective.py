@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope import masked
+from isentrope import masked, slots
 from isentrope.aggregate import TokenMean, Totals
 from isentrope.columns import (
     CURRENT_POLICY,
@@ -83,7 +83,7 @@ class Objective:
                 raise ValueError(
                     f"Objective.{path}: {name_of(rule)} is a controller; it stands in the place of a number of a rule"
                 )
-        _check_shaping_order(self.shaping)
+        slots.check_shaping_order(self.shaping)
 
     # -- what it consists of ------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Objective:
     def _needs(self) -> Needs:
         phases = {"prepare": Reads(frozenset({"mask"})), "loss": Reads(frozenset({"logp"}))}
         for path, rule in self.rules():
-            phase = "loss" if _runs_in_loss(path, rule) else "prepare"
+            phase = "loss" if slots.runs_in_loss(path, rule) else "prepare"
             phases[phase] = phases[phase] | reads_from_outside(rule)
             phases["prepare"] = phases["prepare"] | spelled_out(reads(rule, "prepare"))
         for controller in self._controllers.values():
@@ -208,17 +208,18 @@ class Objective:
         rows = clean(batch, needs.prepare | needs.loss | needs.optional)
         state = self.observe(rows, state)
         now = self.at(state)
-        rows |= _spread(now._run("advantage", now.advantage, rows, (), own=True), rows["mask"])
+        own = slots.own_columns("advantage", now.advantage, rows)
+        rows |= _spread(slots.call("advantage", now.advantage, rows | own), rows["mask"])
         for i, rule in enumerate(now.shaping):
             path = f"shaping.{i}"
-            rows |= _own_columns(path, rule, rows)
-            if not _runs_in_loss(path, rule):
-                rows["advantage"] = masked.fill(now._run(path, rule, rows, (rows["advantage"],)), rows["mask"])
+            rows |= slots.own_columns(path, rule, rows)
+            if not slots.runs_in_loss(path, rule):
+                rows["advantage"] = masked.fill(slots.call(path, rule, rows, rows["advantage"]), rows["mask"])
                 rows.pop(ROW_ADVANTAGE, None)
         rows |= now._selection(rows)
         for path, rule in now.rules():
             if not path.startswith(("advantage", "select", "shaping")):
-                rows |= _own_columns(path, rule, rows)
+                rows |= slots.own_columns(path, rule, rows)
         return rows, state
 
     def _warn_of_lone_rows(self, batch: Batch) -> None:
@@ -233,7 +234,8 @@ class Objective:
         selected = counted = rows["mask"]
         advantages = {name: rows[name] for name in ("advantage", ROW_ADVANTAGE) if name in rows}
         for i, rule in enumerate(self.select):
-            kept = self._run(f"select.{i}", rule, rows, (), own=True)
+            path = f"select.{i}"
+            kept = slots.call(path, rule, rows | slots.own_columns(path, rule, rows))
             if kept.ndim == 1:
                 kept = kept[:, None]
                 advantages = {name: masked.fill(x, kept) for name, x in advantages.items()}
@@ -258,7 +260,7 @@ class Objective:
         An empty or fully deselected slice gives 0 that still has a graph.
         """
         rows = self.cleaned({name: x for name, x in rows.items() if name != "entropy" or self._reads_entropy})
-        weight = self._run("aggregate", self.aggregate, rows, (totals,)).to(rows["logp"].dtype)
+        weight = slots.call("aggregate", self.aggregate, rows, totals).to(rows["logp"].dtype)
         if weight.ndim < 2 or weight.shape[-1] > 1:
             return -(masked.fill(self._per_token(rows), rows["selected"]) * weight).sum()
         return -(self._row_sums(rows) * weight).sum()
@@ -296,14 +298,14 @@ class Objective:
 
     def log_ratio(self, rows: Batch) -> Tensor:
         """The log-ratios [B,T] that the surrogate sees, unbounded."""
-        return self._run("ratio", self.ratio, self.cleaned(rows), ())
+        return slots.call("ratio", self.ratio, self.cleaned(rows))
 
     def scale(self, rows: Batch, totals: Totals) -> Tensor:
         """What multiplies each token's surrogate in J: aggregation and correction, 0 where not selected; [B,T]."""
         rows = self.cleaned(rows)
-        weight = self._run("aggregate", self.aggregate, rows, (totals,)).to(rows["logp"].dtype)
+        weight = slots.call("aggregate", self.aggregate, rows, totals).to(rows["logp"].dtype)
         if self.correction is not None:
-            weight = weight * self._run("correction", self.correction, rows, ()).detach()
+            weight = weight * slots.call("correction", self.correction, rows).detach()
         return masked.fill(weight.expand(rows["mask"].shape), rows["selected"])
 
     def cleaned(self, rows: Batch) -> dict[str, Tensor]:
@@ -341,8 +343,8 @@ class Objective:
         given = dict(rows)
         if "logp" in reads(self.surrogate):  # which is 0 at all other tokens
             given["logp"] = rows["logp"].sum(-1, keepdim=True) / count.clamp(min=1)
-        ratio = None if _ignores_ratio(self.surrogate) else invoke(self.ratio, rows, method="of_rows")
-        return self._run("surrogate", self.surrogate, given, (ratio, rows[ROW_ADVANTAGE])) * count
+        ratio = None if slots.ignores_ratio(self.surrogate) else invoke(self.ratio, rows, method="of_rows")
+        return slots.call("surrogate", self.surrogate, given, ratio, rows[ROW_ADVANTAGE]) * count
 
     @cached_property
     def _is_alike_in_a_row(self) -> bool:
@@ -350,42 +352,31 @@ class Objective:
         plain = not (self.select or self.penalties or self.correction or self._shapes_in_loss)
         return (
             plain
-            and _is_elementwise(self.surrogate)
-            and (_ignores_ratio(self.surrogate) or hasattr(self.ratio, "of_rows"))
+            and slots.is_elementwise(self.surrogate)
+            and (slots.ignores_ratio(self.surrogate) or hasattr(self.ratio, "of_rows"))
         )
 
     @cached_property
     def _shapes_in_loss(self) -> bool:
-        return any(_runs_in_loss(f"shaping.{i}", rule) for i, rule in enumerate(self.shaping))
+        return any(slots.runs_in_loss(f"shaping.{i}", rule) for i, rule in enumerate(self.shaping))
 
     def _per_token(self, rows: dict[str, Tensor]) -> Tensor:
-        log_ratio = None if _ignores_ratio(self.surrogate) else self._run("ratio", self.ratio, rows, ())
-        by_row = _is_elementwise(self.surrogate) and ROW_ADVANTAGE in rows and not self._shapes_in_loss
+        log_ratio = None if slots.ignores_ratio(self.surrogate) else slots.call("ratio", self.ratio, rows)
+        by_row = slots.is_elementwise(self.surrogate) and ROW_ADVANTAGE in rows and not self._shapes_in_loss
         advantage = rows[ROW_ADVANTAGE] if by_row else self._shape(rows)
-        objective: Tensor = self._run("surrogate", self.surrogate, rows, (log_ratio, advantage))
+        objective: Tensor = slots.call("surrogate", self.surrogate, rows, log_ratio, advantage)
         if self.correction is not None:
-            objective = objective * self._run("correction", self.correction, rows, ()).detach()
+            objective = objective * slots.call("correction", self.correction, rows).detach()
         for i, rule in enumerate(self.penalties):
-            objective = objective - self._run(f"penalties.{i}", rule, rows, ())
+            objective = objective - slots.call(f"penalties.{i}", rule, rows)
         return objective
 
     def _shape(self, rows: dict[str, Tensor]) -> Tensor:
         advantage = rows["advantage"]
         for i, rule in enumerate(self.shaping):
-            if _runs_in_loss(f"shaping.{i}", rule):
-                advantage = self._run(f"shaping.{i}", rule, rows, (advantage,)).detach()
+            if slots.runs_in_loss(f"shaping.{i}", rule):
+                advantage = slots.call(f"shaping.{i}", rule, rows, advantage).detach()
         return advantage
-
-    def _run(
-        self, path: str, rule: Any, rows: Mapping[str, Tensor], arguments: tuple[Any, ...], own: bool = False
-    ) -> Any:
-        """Call the rule in a slot with the columns it reads, its own prepared ones first."""
-        columns = dict(rows) | (_own_columns(path, rule, rows) if own else {})
-        columns |= {name: columns[name].detach() for name in getattr(rule, "detached", ()) if name in columns}
-        mine = {key.removeprefix(f"{path}/"): x for key, x in columns.items() if key.startswith(f"{path}/")}
-        return rule(
-            *arguments, **pick(columns | mine, reads(rule), f"{path}: {name_of(rule)}", "prepare's or loss's columns")
-        )
 
     def __str__(self) -> str:
         from isentrope import spec
@@ -401,41 +392,8 @@ class _Cleaned(dict[str, Tensor]):
         self.by = by
 
 
-def _runs_in_loss(path: str, rule: Any) -> bool:
-    slot = path.split(".")[0]
-    if slot == "shaping":
-        return bool(reads(rule) & CURRENT_POLICY)
-    return slot not in ("advantage", "select")
-
-
-def _check_shaping_order(shaping: tuple[Any, ...]) -> None:
-    in_loss = [_runs_in_loss("shaping", rule) for rule in shaping]
-    for i in range(1, len(shaping)):
-        if in_loss[i - 1] and not in_loss[i]:
-            late, early = name_of(shaping[i]), name_of(shaping[i - 1])
-            raise ValueError(
-                f"Objective.shaping: {late} runs once in prepare, but stands after {early},"
-                f" which runs in loss at every update: put {late} first"
-            )
-
-
-def _own_columns(path: str, rule: Any, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the rule's `prepare` computes, under names that only the rule in this slot sees."""
-    if not hasattr(rule, "prepare"):
-        return {}
-    return {f"{path}/{name}": x for name, x in invoke(rule, Measured(rows), method="prepare").items()}
-
-
 def _spread(advantage: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """What an advantage rule returned, over the tokens, and as it is where it gave one number a row."""
     if advantage.ndim == 2:
         return {"advantage": masked.fill(advantage, mask)}
     return {"advantage": masked.fill(advantage[:, None], mask), ROW_ADVANTAGE: advantage[:, None]}
-
-
-def _is_elementwise(surrogate: Any) -> bool:
-    return bool(getattr(surrogate, "elementwise", False))
-
-
-def _ignores_ratio(surrogate: Any) -> bool:
-    return bool(getattr(surrogate, "ignores_ratio", False))
