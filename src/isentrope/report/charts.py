@@ -11,6 +11,7 @@ from isentrope.diagnostics import QUADRANTS, correlation
 from isentrope.report.also import EXTRAS, SHARE
 from isentrope.report.chart import Axis, Chart, Mark, Series
 from isentrope.report.data import Curve, Evaluation, RunData
+from isentrope.report.stages import speed
 
 Runs = Sequence[RunData]
 
@@ -304,7 +305,7 @@ SECTIONS: tuple[tuple[str, str, str, tuple[Callable[[Runs], list[Chart]], ...]],
         "learning",
         "Learning",
         "What the policy gets better at, in training and on problems it has not seen.",
-        (reward, held_out),
+        (reward, held_out, speed),
     ),
     ("entropy", "Entropy", "How much choice the policy keeps.", (entropy,)),
     (

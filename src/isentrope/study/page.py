@@ -22,12 +22,8 @@ language model has to be run there: `isentrope compare --objectives grpo,ce_gppo
 embedded model, and takes about a minute and a half a run on two idle cores. Results that contradict a paper stand as
 they came out: other problems, other sizes, another optimizer may well be why.
 
-```console
-$ python -m isentrope.study
-```
-
-makes all of it again, some ten minutes of one core: results as JSON in `docs/study/`, pictures, and this page. What
-is there already is not run again.
+`python -m isentrope.study` makes all of it again, some ten minutes of one core: results as JSON in `docs/study/`,
+pictures, and this page. What is there already is not run again.
 
 **How.** {seeds} seeds a condition. A seed sets the initial policies, the problems and the random numbers, the same
 for every condition, so differences are paired; `±` is half of Student's 95 % interval over seeds. {steps} updates, 16
