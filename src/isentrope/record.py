@@ -2,7 +2,7 @@
 
     run/
       recipe.toml                  the recipe as resolved: every default and every `--set` written out
-      versions.json                isentrope, python, torch, transformers, trl, platform; the seed; when the run started
+      versions.json                isentrope, python, torch, transformers, trl, verl, platform; seed; when the run started
       metrics.jsonl                one JSON object per optimizer step
       evaluation-before.json       the report on held-out problems before the first step, and after the last one
       evaluation-after.json
@@ -49,7 +49,7 @@ MAX_JSON_BYTES = 64 * 2**20  # a larger evaluation or summary is not one of ours
 MAX_LINE_BYTES = 2**20  # of one metrics line; a step logs some hundred numbers
 VERL_LATEST = "latest_checkpointed_iteration.txt"  # the number N of the global_step_N that verl would go on from
 COMPLETE = "complete.json"  # written last into a checkpoint folder; without it the checkpoint does not count
-VERSIONED = ("isentrope", "torch", "transformers", "trl", "accelerate", "datasets", "peft")
+VERSIONED = ("isentrope", "torch", "transformers", "trl", "verl", "ray", "accelerate", "datasets", "peft")
 
 
 @contextmanager

@@ -160,6 +160,14 @@ def test_threads_and_the_rehearsals_variables_are_the_jobs(job, tmp_path, monkey
     assert step.values["threads"] == 1
 
 
+def test_verl_is_told_our_modules_so_that_their_errors_show(job, monkeypatch):
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "mine,isentrope.engines.verl")
+    text = LOG + "    log(1, modules=os.environ['VERL_USE_EXTERNAL_MODULES'])"
+    (step,) = job(text).steps()
+    assert step.values["modules"] == "mine,isentrope.engines.verl"
+    assert verl_run._modules("", True) == ["isentrope.engines.verl", "isentrope.engines.verl_laptop"]
+
+
 def test_steps_end_when_the_reader_stops_the_job(job):
     endless = job(LOG + "    i = 0\n    while True: i += 1; log(i, x=i); time.sleep(.05)")
     threading.Timer(0.5, endless.stop).start()

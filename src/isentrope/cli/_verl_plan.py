@@ -20,6 +20,8 @@ from isentrope.recipe import Recipe
 from isentrope.record import RunFolder, write_text
 from isentrope.tasks import Task
 
+LONGEST = "data.max_prompt_length"
+UNMEASURED = "note       the tokenizer of {model} is not on this machine: data.max_prompt_length stays verl's 512"
 PLACEHOLDER = "RUN"  # the folder's name in a plan that names none
 
 
@@ -61,6 +63,7 @@ class Plan:
         where = "CPU rehearsal of verl" if recipe.laptop else "verl"
         named = f"{recipe.objective}: " if isinstance(recipe.objective, str) else ""
         unread = [f"note       [trl] is for engine trl and not read: {', '.join(recipe.trl)}"] if recipe.trl else []
+        unmeasured = [] if LONGEST in self.settings else [UNMEASURED.format(model=recipe.model.name)]
         inert = self.objective.inert(loop.updates_per_rollout, loop.group_size)
         return [
             f"engine     {where} {check_version()}",
@@ -69,18 +72,22 @@ class Plan:
             f"objective  {named}{brief(self.objective)}",
             f"loop       {self.batches.describe()}; learning rate {loop.learning_rate:g}; seed {recipe.seed}",
             *unread,
+            *unmeasured,
             *(f"warning    {sentence}" for sentence in inert),
         ]
 
 
-def resolve(recipe: Recipe, path: Path | None) -> Plan:
-    """Everything that follows from a recipe and the folder of its run. IsentropeError for what is wrong in it."""
+def resolve(recipe: Recipe, path: Path | None, is_dry: bool = False) -> Plan:
+    """Everything that follows from a recipe and the folder of its run. IsentropeError for what is wrong in it.
+
+    is_dry: a model whose tokenizer is not on this machine is planned for all the same, its prompts unmeasured.
+    """
     check_version()
     objective, mix, layout = load_objective(recipe.objective), mix_of(recipe), Layout(path or Path(PLACEHOLDER))
     sizes = verl_config.batches(recipe, flatten(recipe.verl))
     training, held_out, plain = training_rows(recipe, mix), held_out_rows(recipe, mix), is_plain(mix)
     model = _absolute(models.location(recipe.model.name))
-    longest = _longest(model, [*training, *held_out], plain)
+    longest = _longest(model, [*training, *held_out], plain, is_dry)
     found = verl_config.settings(recipe, objective, layout, model=model, longest_prompt=longest, plain=plain)
     if options := task_options(recipe, mix):
         found["reward.custom_reward_function.reward_kwargs"] = {"task_options": options}
@@ -92,13 +99,15 @@ def _absolute(model: str) -> str:
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
-def _longest(model: str, rows: Sequence[dict[str, Any]], plain: bool) -> int:
-    """Tokens of the longest prompt; IsentropeError where the model's tokenizer cannot be read."""
+def _longest(model: str, rows: Sequence[dict[str, Any]], plain: bool, is_dry: bool) -> int:
+    """Tokens of the longest prompt, 0 if not known; IsentropeError where the model's tokenizer cannot be read."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError) as error:
+        if is_dry:
+            return 0
         raise IsentropeError(f"cannot read the tokenizer of model {model!r}: {str(error).splitlines()[0]}") from error
     return longest_prompt(tokenizer, rows, plain)
 
@@ -108,7 +117,7 @@ def plan(recipe: Recipe, out: Path | None, as_json: bool) -> None:
 
     Raises IsentropeError for a recipe that cannot be honoured, after printing.
     """
-    found = resolve(recipe, out)
+    found = resolve(recipe, out, is_dry=True)
     if out is not None:
         RunFolder.create(out)
         write_text(found.layout.config, found.yaml())

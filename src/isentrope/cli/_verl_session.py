@@ -1,5 +1,6 @@
 """One run with engine verl: from a resolved recipe to a job's end, in the run folder that every engine leaves."""
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,11 +111,22 @@ def _train(session: Session, done: int) -> bool:
 
 @contextmanager
 def _ending(job: Job) -> Iterator[None]:
-    """However the block ends, no process of the job is left."""
+    """However the block ends, no process of the job is left. SIGTERM ends it as Ctrl-C does, neither in haste."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        job.stop()
+        patient = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            job.stop()
+        finally:
+            signal.signal(signal.SIGINT, patient)
+            signal.signal(signal.SIGTERM, earlier)
 
 
 def _record(session: Session, step: Step, tokens: float) -> tuple[int, dict[str, float]]:

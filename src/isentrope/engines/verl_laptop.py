@@ -37,7 +37,11 @@ def environment() -> dict[str, str]:
 
 
 def settings(ranks: int) -> dict[str, Any]:
-    """verl's configuration for a rehearsal on `ranks` processes that take the place of GPUs, by dotted keys."""
+    """verl's configuration for a rehearsal on `ranks` processes that take the place of GPUs, by dotted keys.
+
+    With RAY_ADDRESS in the environment the job joins that cluster, which must have as many (logical) GPUs:
+    `ray start --head --num-gpus N --num-cpus M`.
+    """
     exact = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     engines = [f"actor_rollout_ref.{role}" for role in ("actor", "ref")]
     model, rollout = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
@@ -45,10 +49,7 @@ def settings(ranks: int) -> dict[str, Any]:
         "trainer.device": "cpu",
         RANKS: ranks,
         "trainer.nnodes": 1,
-        "ray_kwargs.ray_init.num_cpus": CPUS + CPUS_A_RANK * ranks,
-        "ray_kwargs.ray_init.num_gpus": ranks,
-        "ray_kwargs.ray_init.object_store_memory": OBJECT_STORE,
-        "ray_kwargs.ray_init.include_dashboard": False,
+        **_cluster(ranks),
         **{f"{engine}.strategy": "fsdp2" for engine in engines},  # FSDP1 needs an accelerator
         **{f"{engine}.use_torch_compile": False for engine in engines},
         **{f"{engine}.fsdp_config.use_torch_compile": False for engine in engines},
@@ -71,6 +72,19 @@ def settings(ranks: int) -> dict[str, Any]:
         "trainer.v1.sampler.custom_sampler.path": "pkg://isentrope.engines.verl_laptop_order",
         "trainer.v1.sampler.custom_sampler.name": "OrderedReplayBuffer",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def _cluster(ranks: int) -> dict[str, Any]:
+    """Ray's part: a cluster of our own with logical GPUs, or what the workers of one that runs already must know."""
+    ray = "ray_kwargs.ray_init"
+    if os.environ.get("RAY_ADDRESS"):
+        return {f"{ray}.runtime_env.env_vars": environment()}
+    return {
+        f"{ray}.num_cpus": CPUS + CPUS_A_RANK * ranks,
+        f"{ray}.num_gpus": ranks,
+        f"{ray}.object_store_memory": OBJECT_STORE,
+        f"{ray}.include_dashboard": False,
     }
 
 

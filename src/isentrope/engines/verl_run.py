@@ -28,6 +28,7 @@ from isentrope.record import VERL_LATEST, writing
 
 POLL = 0.3  # seconds
 PATIENCE = 60.0  # seconds that a job gets to end after a signal
+PLUGINS = "VERL_USE_EXTERNAL_MODULES"
 LOG_LINES = 200  # of the log's end, in which an error is looked for
 ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt): \S")  # how Python ends a traceback
 
@@ -57,6 +58,12 @@ class Step:
     values: Mapping[str, float]
 
 
+def _modules(given: str, laptop: bool) -> list[str]:
+    """The modules that verl imports in every process, ours among them: unlike those of an entry point, they fail aloud."""
+    ours = ["isentrope.engines.verl", *(["isentrope.engines.verl_laptop"] if laptop else [])]
+    return [name for name in given.split(",") if name and name not in ours] + ours
+
+
 def translate(values: Mapping[str, Any]) -> dict[str, float]:
     """A step's numbers under our names; what our trainer logs itself under a name stays.
 
@@ -76,6 +83,7 @@ class Job:
         self.metrics = _next_file(layout.metrics)
         environment = os.environ | {"VERL_FILE_LOGGER_PATH": str(self.metrics.resolve())}
         environment |= verl_laptop.environment() if laptop else {}
+        environment |= {PLUGINS: ",".join(_modules(environment.get(PLUGINS, ""), laptop))}
         environment |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
         layout.log.parent.mkdir(parents=True, exist_ok=True)
         with writing(layout.log), open(layout.log, "ab") as log:
