@@ -71,6 +71,13 @@ def test_names_are_unknown_to_verl_where_the_plugin_is_switched_off():
 
 
 @pytest.mark.slow
+def test_a_plugin_that_cannot_load_says_why_although_verl_goes_on():
+    found = in_a_process("import sys; sys.modules['wrapt'] = None; import verl")
+    assert "isentrope's plug-in for verl cannot be loaded" in found
+    assert "import of wrapt halted" in found
+
+
+@pytest.mark.slow
 def test_a_plugin_that_comes_late_registers_at_once():
     code = (
         "from verl.trainer.ppo import core_algos; import isentrope.engines.verl;"

@@ -17,7 +17,7 @@ from transfer_queue import KVBatchMeta
 
 from isentrope import presets, spec
 from isentrope.correction import TruncatedImportance
-from isentrope.engines import verl_options, verl_state
+from isentrope.engines import verl_columns, verl_options, verl_state
 from isentrope.engines.state import CheckpointError
 from isentrope.engines.verl import refusals, state_of
 from isentrope.engines.verl_hook import VerlCorrection
@@ -183,6 +183,12 @@ def test_sessions_of_several_rows_count_once():
     of = made("repo_d")
     _, logged, _ = advantages(of, rows_with(turns=2))
     assert logged["controller/shaping.0.zeta.target"] == pytest.approx(logged["entropy/old_exact"])
+
+
+def test_the_last_row_of_a_session_is_the_one_with_the_largest_number_wherever_it_stands():
+    session, final = verl_columns._sessions(["a_0_1", "b_0_0", "a_0_10", "a_0_2", "a_1_0"])
+    assert session.tolist() == [0, 1, 0, 0, 2]
+    assert final.tolist() == [False, True, True, False, True]
 
 
 def test_tasks_are_numbered_once_and_their_rewards_logged():

@@ -13,14 +13,15 @@ verl imports this module in every process of a job, through the entry-point grou
 | advantage estimators | `isentrope`, `isentrope/NAME` | `verl_hook`: the advantage alone, in verl's own trainers |
 
 Registration waits for the module of verl that holds the registry, so an agent loop or a sampler pays nothing for it.
-verl hides the exception of a plug-in that fails to load; whoever then names `isentrope` gets verl's error about an
-unknown name.
+verl hides the exception of a plug-in that fails to load: it is logged here, and whoever then names `isentrope` gets
+verl's error about an unknown name.
 
 `PolicyLossConfig` adds the key `objective` to verl's `actor.policy_loss`; `refusals` says what a configuration asks for
 that cannot be honoured; `state_of` reads the controllers' state from a checkpoint of verl's.
 """  # noqa: E501  (the table)
 
 import importlib.util
+import logging
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -31,11 +32,15 @@ if importlib.util.find_spec("verl") is None:
         " pip install isentrope[verl]"
     )
 
-from wrapt import register_post_import_hook
+try:
+    from wrapt import register_post_import_hook
 
-from isentrope import spec
-from isentrope.engines.verl_options import refusals
-from isentrope.engines.verl_state import state_of
+    from isentrope import spec
+    from isentrope.engines.verl_options import refusals
+    from isentrope.engines.verl_state import state_of
+except Exception:
+    logging.getLogger(__name__).exception("isentrope's plug-in for verl cannot be loaded; verl will not know its names")
+    raise  # verl hides it at DEBUG and goes on
 
 NAME = "isentrope"
 
