@@ -61,7 +61,7 @@ def wait_for_rollouts(process: subprocess.Popen[str], out: Path, count: int, sec
     """Until so many rollout batches are logged. AssertionError where the process ends before."""
     metrics, deadline = RunFolder(out).metrics, time.monotonic() + seconds
     while not metrics.is_file() or len(record.read_metrics(metrics)) < count:
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, f"the job ended before rollout {count}; see {out.parent}"
         assert time.monotonic() < deadline, f"no {count} rollouts in {seconds} seconds"
         time.sleep(0.1)
 

@@ -48,15 +48,11 @@ def whole(tmp_path_factory):
 def resumed(tmp_path_factory):
     """`ce_gppo` on two ranks, everything of it killed after three rollouts, then resumed; what the command said."""
     out = tmp_path_factory.mktemp("resumed") / "run"
-    words = jobs.command("ce_gppo", out, 2)
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=jobs.environment(), process_group=0
-    )
-    jobs.wait_for_rollouts(process, out, KILLED_AFTER)
-    children = _descendants(process.pid)
-    for pid in (process.pid, *children):
-        os.kill(pid, signal.SIGKILL)
-    process.wait(60)
+    words, own = jobs.command("ce_gppo", out, 2), {"text": True, "env": jobs.environment(), "process_group": 0}
+    with open(out.parent / "said", "w") as said, subprocess.Popen(words, stdout=said, stderr=said, **own) as process:
+        jobs.wait_for_rollouts(process, out, KILLED_AFTER)
+        for pid in (process.pid, *_descendants(process.pid)):
+            os.kill(pid, signal.SIGKILL)
     killed_at = latest_rollout(Layout(out))
     done = jobs.run([*words[:4], "--resume", "--out", str(out)])
     assert done.returncode == 0, done.stdout + done.stderr

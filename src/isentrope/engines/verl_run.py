@@ -59,7 +59,7 @@ class Step:
 
 
 def _modules(given: str, laptop: bool) -> list[str]:
-    """The modules that verl imports in every process, ours among them: unlike those of an entry point, they fail aloud."""
+    """The modules that verl imports in every process, ours among them: these fail aloud, not in silence."""
     ours = ["isentrope.engines.verl", *(["isentrope.engines.verl_laptop"] if laptop else [])]
     return [name for name in given.split(",") if name and name not in ours] + ours
 
