@@ -1,6 +1,8 @@
 """`isentrope train` with a mix: weights in every rollout batch, a curriculum, curves by task, and --resume."""
 
 import subprocess
+import sys
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -67,6 +69,29 @@ def test_a_mix_has_curves_by_task_and_goes_on_bit_for_bit(by, tmp_path):
     assert _numbers(copy) == lines
     (run,) = readers.read(folder.path)
     assert set(run.tasks("reward")) == set(run.tasks("entropy")) == {"countdown", "digitsum"}
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_mix_that_is_killed_goes_on_as_if_nothing_had_happened(tmp_path):
+    (tmp_path / "mix.toml").write_text(MIX.format(by="pass_rate"))
+    whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
+    command = [sys.executable, "-m", "isentrope", "train"]
+    arguments = [str(tmp_path / "mix.toml"), "--steps", "40", "--out"]
+    assert _train(*arguments, whole.path).exit_code == 0
+    process = subprocess.Popen([*command, *arguments, str(killed.path)], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 200
+    while killed.last_checkpoint() is None:
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not killed.evaluation("after").is_file()
+    result = _train("--resume", "--out", killed.path)
+    assert result.exit_code == 0, result.output
+    assert _numbers(killed) == _numbers(whole)
+    assert record.read_json(killed.evaluation("after")) == record.read_json(whole.evaluation("after"))
 
 
 @pytest.mark.parametrize(

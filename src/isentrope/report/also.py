@@ -52,6 +52,20 @@ EXTRAS: tuple[tuple[str, str, str, Axis, tuple[str, ...]], ...] = (
         ("diagnostics/heterogeneity",),
     ),
     (
+        "in-band",
+        "Problems within the curriculum's band",
+        "Of the problems sampled so far, those whose running pass rate is neither too low nor too high.",
+        Axis("share of problems", share=True, low=0.0, high=1.0),
+        ("curriculum/in_band",),
+    ),
+    (
+        "drawn-pass-rate",
+        "Pass rate of the problems that the curriculum draws",
+        "Running rate before the rollout, mean over its problems that were sampled before.",
+        Axis("pass rate", share=True, low=0.0, high=1.0),
+        ("curriculum/pass_rate",),
+    ),
+    (
         "gradient-noise",
         "Gradient noise scale",
         "About the batch size at which noise and signal are equal.",
