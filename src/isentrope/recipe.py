@@ -44,6 +44,8 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from isentrope.assignments import assign
+from isentrope.assignments import parse_assignment as parse_assignment
 from isentrope.errors import IsentropeError
 from isentrope.parsing import toml_table
 
@@ -299,9 +301,9 @@ def load(
         table["objective"] = options.pop("objective")
     for assignment in assignments:
         key, value = parse_assignment(assignment)
-        _assign(table, key, value, f"--set {assignment}")
+        assign(table, key, value, f"--set {assignment}")
     for key, value in options.items():
-        _assign(table, key, value, key)
+        assign(table, key, value, key)
     return from_table(table, f"recipe {label}")
 
 
@@ -350,53 +352,6 @@ def _anchor_objective(table: dict[str, Any], folder: Path) -> None:
     objective = table.get("objective")
     if isinstance(objective, str) and ".py:" in objective and not Path(objective).is_absolute():
         table["objective"] = str(folder / objective)
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """Key and value of "key=value": the value is TOML; a word that is not is taken as a string.
-
-    >>> (
-    ...     parse_assignment("trainer.steps=5"),
-    ...     parse_assignment("model.name=embedded"),
-    ...     parse_assignment("output.report_to=['tensorboard']"),
-    ... )
-    (('trainer.steps', 5), ('model.name', 'embedded'), ('output.report_to', ['tensorboard']))
-    """
-    key, separator, value = (part.strip() for part in text.partition("="))
-    if not separator or not key or not value:
-        raise IsentropeError(f"--set {text}: expected KEY=VALUE, such as trainer.steps=50")
-    try:
-        return key, toml_table(f"value = {value}")["value"]
-    except ValueError as error:
-        if any(character in value for character in "\"'[]{}\n#"):
-            raise IsentropeError(f"--set {text}: {value} is not a TOML value: {error}") from error
-        return key, value
-
-
-def _assign(table: dict[str, Any], key: str, value: Any, label: str) -> None:
-    """Put `value` at a dotted key, making tables on the way; a number selects an entry of a list."""
-    *parents, last = key.split(".")
-    place: Any = table
-    for depth, name in enumerate(parents):
-        if isinstance(place, dict) and name == "objective" and isinstance(place.get(name), str):
-            place[name] = {"preset": place[name]}  # so that "objective.surrogate.keep_low=0" refines the preset
-        place = _step_into(place, name, ".".join(parents[: depth + 1]), label)
-    if isinstance(place, list):
-        _step_into(place, last, key, label)
-        place[int(last)] = value
-    else:
-        place[last] = value
-
-
-def _step_into(place: Any, name: str, path: str, label: str) -> Any:
-    if isinstance(place, list):
-        if not name.isdecimal() or int(name) >= len(place):
-            raise IsentropeError(f"{label}: {path} must be a number from 0 to {len(place) - 1}")
-        return place[int(name)]
-    inner = place.setdefault(name, {})
-    if not isinstance(inner, dict | list):
-        raise IsentropeError(f"{label}: {path} is {inner!r}, not a table")
-    return inner
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
