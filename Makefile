@@ -2,7 +2,7 @@
 # is done twice: stamps in there remember what was installed from which pyproject.toml and constraints.
 #
 #   PYTHON   the interpreter that .venv and .venv-verl are made from, 3.11 or newer
-#   ARGS     passed on to the command behind train, train-verl, test, quick, bench and model; VERLARGS to that of verl
+#   ARGS     passed on to the command behind train, train-verl, test, quick, soak, bench and model; VERLARGS to that of verl
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -26,7 +26,7 @@ TESTING := $(OFFLINE) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-verl test quick verl lint format types docs bench model smollm2 triton browser env env-verl \
+.PHONY: help train train-verl test quick verl soak lint format types docs bench model smollm2 triton browser env env-verl \
 	lock lock-verl clean
 
 help: ## show this list
@@ -46,6 +46,9 @@ quick: env browser ## the fast tests alone, under three minutes
 
 verl: env-verl $(CLUSTER)/.other-engines ## the tests of the cluster engine, and of what it shares with the others, in .venv-verl
 	$(TESTING) $(VERL)/pytest -m "not soak" tests/verl tests/engines_other $(SHARED) $(VERLARGS)
+
+soak: env-verl ## whole jobs of verl that CI leaves out: three objectives, each on one and two ranks
+	$(TESTING) $(VERL)/pytest -m soak tests/verl $(ARGS)
 
 lint: env ## ruff: rules, imports, formatting
 	$(BIN)/ruff check .
