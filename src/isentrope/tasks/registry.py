@@ -22,6 +22,7 @@ from isentrope.tasks.ifeval import IfEval
 from isentrope.tasks.mathematics import SOURCES, MathProblems
 from isentrope.tasks.mbpp import Mbpp
 from isentrope.tasks.own_sets import Code, Instructions
+from isentrope.tasks.reasoning_gym import ReasoningGym
 from isentrope.tasks.short_answers import NAMES as SHORT_ANSWERS
 from isentrope.tasks.short_answers import ShortAnswers
 from isentrope.tasks.words import ArithmeticWords, Larger
@@ -44,7 +45,9 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "humaneval": HumanEval,
     "mbpp": Mbpp,
     "ifeval": IfEval,
+    "reasoning_gym": ReasoningGym,
 }
+FAMILIES = {"reasoning_gym": "dataset"}  # "reasoning_gym:NAME" is short for the option dataset = NAME
 MEMBERS = ("name", "examples", "score", "validate")
 
 
@@ -56,7 +59,7 @@ def names() -> list[str]:
 def get(name: str, /, **options: Any) -> Task:
     """The task of that name, or the one that `path/to/file.py:name` defines.
 
-    options: fields of a built-in task, such as `data_dir` of gsm8k.
+    options: fields of a built-in task, such as `data_dir` of gsm8k. "reasoning_gym:NAME" is its data set NAME.
     A file's object may be a task, or a class or function without arguments that makes one.
     Raises IsentropeError naming the nearest task, the file or the member that is missing.
     """
@@ -64,6 +67,9 @@ def get(name: str, /, **options: Any) -> Task:
         if options:
             raise IsentropeError(f"task {name} comes from a file and takes no options; found {sorted(options)}")
         return _from_file(name)
+    family, _, member = name.partition(":")
+    if member and family in FAMILIES:
+        name, options = family, options | {FAMILIES[family]: member}
     if name not in BUILT_IN:
         near = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else "it is none of the built-in tasks."
@@ -73,7 +79,10 @@ def get(name: str, /, **options: Any) -> Task:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise IsentropeError(f"task {name} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
-    return cast(Task, factory(**options))
+    try:
+        return cast(Task, factory(**options))
+    except (TypeError, ValueError) as error:
+        raise IsentropeError(f"task {name} cannot be made with the options {options}: {error}") from error
 
 
 def _class_of(factory: Callable[..., Any]) -> Any:
