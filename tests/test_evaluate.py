@@ -8,7 +8,7 @@ import torch
 
 from isentrope import models, tasks
 from isentrope.errors import IsentropeError
-from isentrope.evaluate import Report, encode_prompt, evaluate, sample
+from isentrope.evaluate import Report, difference, encode_prompt, evaluate, sample, summarise
 from isentrope.tasks import Example, Score
 
 
@@ -218,3 +218,34 @@ def test_a_report_repeats_itself_and_survives_json(embedded):
 def test_no_examples_are_refused(embedded):
     with pytest.raises(IsentropeError, match="no examples of task countdown"):
         evaluate(*embedded, tasks.get("countdown"), [])
+
+
+def _figures(**values):
+    return {key: {"pass@1": (value, 1.0), "length": (2 * value, 2.0)} for key, value in values.items()}
+
+
+def test_a_difference_is_over_the_problems_that_both_have():
+    first = _figures(a=0.0, b=1.0, only_here=1.0)
+    found = difference("t", first, _figures(b=1.0, a=1.0, only_there=0.0))
+    assert (found.task, found.problems) == ("t", 2)
+    assert found.differences == {"pass@1": 0.5, "length": 0.5}  # a: +1, b: 0
+    assert found.intervals["pass@1"] == (0.0, 1.0)
+    assert not found.is_clear("pass@1")  # 0 is in it
+    both = difference("t", _figures(a=0.0, b=0.1), _figures(a=0.5, b=0.6))
+    assert both.is_clear("pass@1")
+    assert difference("t", _figures(a=0.5, b=0.6), _figures(a=0.0, b=0.1)).is_clear("pass@1")
+
+
+def test_evaluations_without_a_common_problem_are_not_compared():
+    with pytest.raises(IsentropeError, match=r"have no problem in common \(1 and 2 problems\)"):
+        difference("t", _figures(a=0.0), _figures(b=0.0, c=0.0))
+
+
+def test_only_figures_that_both_have_are_compared():
+    first = {"a": {"pass@1": (1.0, 1.0), "pass@2": (1.0, 1.0)}}
+    assert list(difference("t", first, _figures(a=0.0)).differences) == ["pass@1"]
+
+
+def test_no_problems_are_not_summed_up():
+    with pytest.raises(IsentropeError, match="no problems to sum up"):
+        summarise([], 1.0, 24, 0)

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from isentrope import models, record, results, samplers, tasks
-from isentrope.cli import _evaluation, _evaluation_table, app
+from isentrope.cli import _evaluation, _evaluation_run, _evaluation_table, app
 from isentrope.cli._evaluation_progress import Lines, progress
 from isentrope.results import Problem, Sample
 
@@ -90,6 +90,13 @@ def test_the_batch_size_changes_nothing(whole, tmp_path):
 def test_another_seed_gives_other_samples(whole, tmp_path):
     other = _json("embedded", *SMALL, "--seed", 1, "--out", tmp_path / "other")
     assert not set(other["tasks"][0]["figures"]) & set(whole[1]["tasks"][0]["figures"])
+
+
+def test_random_numbers_depend_on_the_seed_and_on_the_problem():
+    seeds = [_evaluation_run._seed(seed, key) for seed in (0, 1) for key in ("a", "b")]
+    assert len(set(seeds)) == 4
+    assert seeds[0] == _evaluation_run._seed(0, "a")
+    assert all(0 <= seed < 2**62 for seed in seeds)
 
 
 def test_a_problem_has_the_same_samples_whatever_else_is_evaluated(whole, tmp_path):
