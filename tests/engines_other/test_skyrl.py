@@ -399,3 +399,100 @@ def test_groups_are_what_skyrl_calls_uids() -> None:
     columns = skyrl._columns(torch.ones(4, 2), ["b", "a", "b", "c"], torch.ones(4, 2, dtype=torch.bool))
     assert columns["group"].tolist() == [0, 1, 0, 2]
     assert GROUP == 4
+
+
+def test_the_state_that_the_controllers_have_reached_goes_with_each_mini_batch() -> None:
+    made = make()
+    skyrl.register(presets.adapo)
+    held = Trainer(algorithm(presets.adapo))
+    data = held.compute_advantages_and_returns(skyrl_batch(made, 8))
+    held._state = dict.fromkeys(held._state, 0.5)
+    sent: list[Any] = []
+
+    class Recording(Workers):
+        def forward_backward_from_staged(self, model: str, chunk_refs: Any, loss_fn_config: Any = None) -> Any:
+            sent.append(loss_fn_config["mini_batch"])
+            return super().forward_backward_from_staged(model, chunk_refs, loss_fn_config)
+
+    held.dispatch = Recording(made.logp, held.cfg.trainer.algorithm, 4, [], [])
+    held._execute_training_step("policy", data)
+    assert [part["state"] for part in sent] == [held._state] * 2
+    assert [part["totals"]["tokens"] for part in sent] == [float(made.columns["mask"][i : i + 8].sum()) for i in (0, 8)]
+    assert isinstance(held.dispatch, Recording)
+
+
+def test_a_length_that_contradicts_skyrls_is_refused() -> None:
+    objective = replace(presets.dr_grpo, aggregate=ConstantLength(64))
+    skyrl.register(objective)
+    with pytest.raises(skyrl.EngineError, match=r"max_seq_len=32 contradicts ConstantLength\(length=64\)"):
+        Trainer(algorithm(objective)).compute_advantages_and_returns(skyrl_batch(make(), ROWS))
+
+
+def test_the_clips_shares_are_logged_by_side() -> None:
+    made = make()
+    (found,) = train(presets.ce_gppo, made, micro=ROWS).metrics
+    prepared, _ = presets.ce_gppo.prepare(made.columns)
+    low, high = presets.ce_gppo.clipped(prepared | {"logp": made.logp})
+    count = made.columns["mask"].sum()
+    assert (found["clip_low"], found["clip_high"]) == pytest.approx(
+        (float(low.sum() / count), float(high.sum() / count))
+    )
+    assert 0 < found["clip_low"] != found["clip_high"] > 0
+
+
+def test_a_correction_without_the_samplers_log_probabilities_is_an_error() -> None:
+    made, objective = make(), OBJECTIVES["corrected"]
+    sent = {"mini_batch": {"totals": {"tokens": 1.0, "rows": 1.0, "groups": 0.0}, "state": {}}}
+    loss, mask = skyrl.PolicyLoss(objective), made.columns["mask"].float()
+    with pytest.raises(skyrl.EngineError, match=r"set generator\.sampling_params\.logprobs=1"):
+        loss(made.logp, made.columns["old_logp"], made.columns["value"], algorithm(objective, **sent), mask)
+
+
+def test_two_objectives_under_two_names_are_refused() -> None:
+    skyrl.register(presets.ce_gppo)
+    skyrl.register(presets.grpo, name="other")
+    try:
+        held = Trainer(algorithm(presets.ce_gppo, advantage_estimator="other"))
+        with pytest.raises(skyrl.EngineError, match="name different objectives"):
+            held.compute_advantages_and_returns(skyrl_batch(make(), ROWS))
+    finally:
+        for registry in (ppo_utils.PolicyLossRegistry, ppo_utils.AdvantageEstimatorRegistry):
+            registry._functions.pop("other")
+
+
+def test_a_batch_leaves_nothing_behind_for_the_next_call_of_the_estimator() -> None:
+    train(presets.grpo, make())
+    data = skyrl_batch(make(seed=1), ROWS)
+    alone, _ = skyrl.AdvantageEstimator(presets.grpo)(data["rewards"], data["response_mask"], ["a", "b"] * 8)
+    assert not torch.equal(
+        alone, skyrl.AdvantageEstimator(presets.grpo)(data["rewards"], data["response_mask"], ["a"] * 16)[0]
+    )
+
+
+def test_a_critics_step_is_skyrls_alone() -> None:
+    skyrl.register(presets.ppo)
+    held = Trainer(algorithm(presets.ppo))
+    data = held.compute_advantages_and_returns(skyrl_batch(make(), ROWS))
+    data.metadata["critic_mini_batch_boundaries"] = [(0, ROWS)]
+    calls: list[Any] = []
+
+    class Critic:
+        def stage_data(self, model: str, data: Any, boundaries: Any) -> Any:
+            return [[data]]
+
+        def forward_backward_from_staged(self, model: str, chunk_refs: Any, **more: Any) -> Any:
+            calls.append((model, more))
+            return SimpleNamespace(metrics={"critic_loss": 1.0})
+
+        def optim_step(self, model: str) -> None:
+            return None
+
+    held.dispatch = Critic()
+    held._execute_training_step("critic", data)
+    assert calls == [("critic", {})]
+
+
+def test_a_selection_is_refused_in_step_wise_training() -> None:
+    skyrl.register(presets.dapo)
+    with pytest.raises(skyrl.EngineError, match="without controllers and `select`"):
+        Trainer(algorithm(presets.dapo), step_wise=True).compute_advantages_and_returns(skyrl_batch(make(), ROWS))
