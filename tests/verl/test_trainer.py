@@ -16,6 +16,7 @@ import torch
 from transfer_queue import KVBatchMeta
 
 from isentrope import presets, spec
+from isentrope.control import EntropyGain
 from isentrope.correction import TruncatedImportance
 from isentrope.engines import verl_columns, verl_options, verl_state
 from isentrope.engines.state import CheckpointError
@@ -193,9 +194,10 @@ def test_the_last_row_of_a_session_is_the_one_with_the_largest_number_wherever_i
 
 def test_tasks_are_numbered_once_and_their_rewards_logged():
     of = made("grpo")
-    _, logged, _ = advantages(of, rows_with())
+    store, logged, _ = advantages(of, rows_with())
     assert of._progress.tasks == ["task0", "task1"]
     assert {"reward/task0", "reward/task1"} <= logged.keys()
+    assert [int(row["isentrope/task"]) for row in store.rows.values()] == [0] * 4 + [1] * 4 + [0] * 4 + [1] * 4
     rows = rows_with()
     for row in rows.values():
         row["task"] = "aaa"
@@ -211,6 +213,17 @@ def test_responses_of_the_full_length_hit_the_limit():
     selected = {key for key, row in store.rows.items() if bool(row["isentrope/selected"].any())}
     assert full
     assert selected == store.rows.keys() - full
+
+
+def test_a_controller_goes_on_from_batch_to_batch():
+    of, gain = made("repo_d"), EntropyGain(start=1.0, low=1e-3, high=10.0)
+    state, values = gain.init(), []
+    for seed in range(3):
+        _, logged, _ = advantages(of, rows_with(seed))
+        state = gain.observe(state, measured_entropy=logged["entropy/old_exact"])
+        assert of._progress.state == {f"shaping.0.zeta.{name}": pytest.approx(x) for name, x in state.items()}
+        values.append(state["value"])
+    assert len(set(values)) > 1
 
 
 def test_an_empty_batch_of_pad_rows_moves_nothing():
