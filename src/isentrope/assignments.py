@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any
 
 from isentrope.errors import IsentropeError
+from isentrope.parsing import toml_table
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
