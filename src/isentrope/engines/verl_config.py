@@ -192,10 +192,16 @@ def settings(
         | _evaluation(recipe)
     )
     if recipe.laptop:
-        found |= verl_laptop.settings(sizes.ranks)
+        found |= verl_laptop.settings(sizes.ranks, given.get(TRAINER, "isentrope"), _servers(given))
     _refuse_another_verl(found, engine_of(given))
     found |= {key.removeprefix("+"): value for key, value in given.items()}
     return found
+
+
+def _servers(given: Mapping[str, Any]) -> int:
+    """Rollout servers on GPUs of their own, which only separate_async has."""
+    section = "actor_rollout_ref.rollout"
+    return int(given.get(f"{section}.nnodes", 0) * given.get(f"{section}.n_gpus_per_node", 1))
 
 
 def _refuse_another_verl(found: Mapping[str, Any], engine: str) -> None:

@@ -12,7 +12,9 @@ Elsewhere the import does nothing. `environment` and `settings` are what a job n
 configuration.
 """
 
+import importlib
 import os
+from types import ModuleType
 from typing import Any
 
 ROLLOUT = "hf"
@@ -36,8 +38,11 @@ def environment() -> dict[str, str]:
     }
 
 
-def settings(ranks: int) -> dict[str, Any]:
+def settings(ranks: int, mode: str = "isentrope", servers: int = 0) -> dict[str, Any]:
     """verl's configuration for a rehearsal on `ranks` processes that take the place of GPUs, by dotted keys.
+
+    mode: of the trainer; the asynchronous ones take rows as they come, and separate_async needs `servers` rollout
+    servers of its own, each in the place of a GPU too.
 
     With RAY_ADDRESS in the environment the job joins that cluster, which must have as many (logical) GPUs:
     `ray start --head --num-gpus N --num-cpus M`.
@@ -49,7 +54,7 @@ def settings(ranks: int) -> dict[str, Any]:
         "trainer.device": "cpu",
         RANKS: ranks,
         "trainer.nnodes": 1,
-        **_cluster(ranks),
+        **_cluster(ranks + servers),
         **{f"{engine}.strategy": "fsdp2" for engine in engines},  # FSDP1 needs an accelerator
         **{f"{engine}.use_torch_compile": False for engine in engines},
         **{f"{engine}.fsdp_config.use_torch_compile": False for engine in engines},
@@ -64,15 +69,20 @@ def settings(ranks: int) -> dict[str, Any]:
         f"{rollout}.free_cache_engine": False,
         f"{rollout}.load_format": "auto",
         f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes": 16,
+        **({f"{rollout}.checkpoint_engine.backend": FILES} if servers else {}),
         f"{rollout}.agent.num_workers": 1,
         f"{rollout}.agent.default_agent_loop": "isentrope_seeded",
         f"{rollout}.agent.agent_loop_config_path": os.path.join(os.path.dirname(__file__), "verl_laptop_agents.yaml"),
         "reward.num_workers": 1,
         "data.dataloader_num_workers": 0,
-        "trainer.v1.sampler.custom_sampler.path": "pkg://isentrope.engines.verl_laptop_order",
-        "trainer.v1.sampler.custom_sampler.name": "OrderedReplayBuffer",
+        **({} if "async" in mode else _order()),
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
+
+
+def _order() -> dict[str, Any]:
+    sampler = "trainer.v1.sampler.custom_sampler"
+    return {f"{sampler}.path": "pkg://isentrope.engines.verl_laptop_order", f"{sampler}.name": "OrderedReplayBuffer"}
 
 
 def _cluster(ranks: int) -> dict[str, Any]:
@@ -89,13 +99,29 @@ def _cluster(ranks: int) -> dict[str, Any]:
 
 
 def register() -> None:
-    """Make platform, rollout and checkpoint engine known to verl in this process."""
+    """Make platform, rollout and checkpoint engine known to verl in this process.
+
+    The platform at once; the others when verl imports the module that holds the registry, so that a process that needs
+    neither pays nothing.
+    """
+    from wrapt import register_post_import_hook
+
     from isentrope.engines import verl_laptop_platform
 
     verl_laptop_platform.register()
-    from isentrope.engines import verl_laptop_rollout
+    register_post_import_hook(_register_rollout, "verl.workers.rollout.replica")
+    register_post_import_hook(_register_files, "verl.checkpoint_engine.base")
 
-    verl_laptop_rollout.register()
+
+def _register_rollout(replica: ModuleType) -> None:
+    base = importlib.import_module("verl.workers.rollout.base")
+    rollout = "isentrope.engines.verl_laptop_rollout"
+    replica.RolloutReplicaRegistry.register(ROLLOUT, lambda: importlib.import_module(rollout).Replica)
+    base._ROLLOUT_REGISTRY[(ROLLOUT, "async")] = f"{rollout}.Rollout"
+
+
+def _register_files(_: ModuleType) -> None:
+    importlib.import_module("isentrope.engines.verl_laptop_files")
 
 
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == PLATFORM:

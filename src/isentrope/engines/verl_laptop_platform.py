@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
+from wrapt import register_post_import_hook
 
 
 class CpuPlatform(PlatformBase):
@@ -119,22 +120,18 @@ def _device() -> Any:
 def register() -> None:
     """Offer the platform, and step around two places where verl assumes an accelerator."""
     PlatformRegistry.register(platform="cpu")(CpuPlatform)
-    _one_backend_for_one_device()
-    _offload_without_pinning()
+    register_post_import_hook(_one_backend_for_one_device, "verl.utils.distributed")
+    register_post_import_hook(_offload_without_pinning, "verl.utils.fsdp_utils")
 
 
-def _one_backend_for_one_device() -> None:
+def _one_backend_for_one_device(distributed: Any) -> None:
     """verl joins "cpu:gloo" with the device's own backend: on a CPU that is one device twice, which torch refuses."""
-    from verl.utils import distributed
-
     original = distributed.initialize_global_process_group_ray
     distributed.initialize_global_process_group_ray = functools.partial(original, backend="cpu:gloo")
 
 
-def _offload_without_pinning() -> None:
+def _offload_without_pinning(fsdp_utils: Any) -> None:
     """verl offloads the reference model with pinned memory, which only an accelerator's driver can pin."""
-    from verl.utils import fsdp_utils
-
     original = fsdp_utils.CPUOffloadPolicy
     if original is not None:
         fsdp_utils.CPUOffloadPolicy = lambda **_: original(pin_memory=False)

@@ -6,8 +6,8 @@ from typing import Any
 
 import ray
 from torch import Tensor
-from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
-from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from isentrope.engines.verl_laptop import ROLLOUT, environment
@@ -78,9 +78,3 @@ class Rollout(BaseRollout):
     async def resume(self, tags: list[str]) -> None: ...
 
     async def release(self) -> None: ...
-
-
-def register() -> None:
-    """Offer the rollout to driver and workers."""
-    RolloutReplicaRegistry.register(ROLLOUT, lambda: Replica)
-    _ROLLOUT_REGISTRY[(ROLLOUT, "async")] = f"{__name__}.Rollout"
