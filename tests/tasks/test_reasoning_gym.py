@@ -204,7 +204,7 @@ class Generous(Honest):
 class Slow(Honest):
     def score_answer(self, answer, entry):
         if answer.startswith("((("):
-            end = time.process_time() + 0.2
+            end = time.process_time() + 0.06
             while time.process_time() < end:
                 pass
         return super().score_answer(answer, entry)
@@ -256,7 +256,7 @@ class Broken(Honest):
         (Approximate, "an answer with another number scores 1"),
         (Evaluating, "its scorer runs the answer as Python"),
         (Generous, "its scorer gives more than 1"),
-        (Slow, "its scorer takes more than 0.1 s"),
+        (Slow, "its scorer takes more than 0.05 s"),
         (Disturbing, "it changes the global random state"),
         (Drifting, "a problem depends on what was drawn before"),
         (Repeating, "its problems repeat"),
@@ -274,7 +274,7 @@ def test_the_checks_find_each_fault(kind, fault, monkeypatch):
     from reasoning_gym import factory
 
     monkeypatch.setitem(factory.DATASETS, "own", (kind, Config))
-    monkeypatch.setattr(reasoning_gym_checks, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(reasoning_gym_checks, "MAX_SECONDS", 0.05)
     reasoning_gym._chunk.cache_clear()
     found = faults("own", 6)
     assert any(fault in text for text in found) if fault else found == []

@@ -242,6 +242,35 @@ def f(x):
     assert check(box, program, f"assert f(1) == 'nothing', {SECRET!r}") == sandbox.Verdict(True, "")
 
 
+def test_the_judge_cannot_be_read_even_where_files_can():
+    """Its memory holds what the tests expect."""
+    program = """
+import os
+def f(x):
+    for name in ("mem", "environ", *(f"fd/{i}" for i in range(9))):
+        path = f"/proc/{os.getppid()}/{name}"
+        try:
+            open(path, "rb")
+        except (PermissionError, FileNotFoundError):
+            continue
+        return path
+    return "nothing"
+"""
+    verdict = check(Sandbox(isolation="limits"), program, "assert f(1) == 'nothing', f(1)")
+    assert verdict == sandbox.Verdict(True, "")
+
+
+def test_the_program_has_no_capability(box):
+    program = """
+import ctypes
+def f(x):
+    data = (ctypes.c_uint32 * 6)()
+    status = ctypes.CDLL(None).capget((ctypes.c_uint32 * 2)(0x20080522, 0), data)
+    return [status, *data]
+"""
+    assert check(box, program, "assert f(1) == [0] * 7, f(1)") == sandbox.Verdict(True, "")
+
+
 def test_files_are_limited_to_an_empty_folder_that_goes_away():
     box = _namespaces()
     program = """

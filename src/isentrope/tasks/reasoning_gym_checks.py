@@ -99,7 +99,7 @@ def _asked(entry: dict[str, Any]) -> tuple[Any, Any]:
 def _global_state() -> tuple[Any, ...]:
     import numpy
 
-    old = numpy.random.get_state()  # noqa: NPY002 - the global state is what is watched
+    old: Any = numpy.random.get_state()  # noqa: NPY002 - the global state is what is watched
     return random.getstate(), old[1].tobytes(), old[2]
 
 

@@ -54,7 +54,7 @@ def enter(folder: str, package: str, sources: Sequence[str], size: int) -> None:
     _build_root(folder, package, sources, size)
     if is_root:
         _become(FIRST_OUTSIDE_ID + outside % OUTSIDE_IDS)
-    _drop_capabilities()
+    drop_capabilities()
     control(SET_DEATH_SIGNAL, KILL)  # after the change of user, which clears it
 
 
@@ -76,7 +76,8 @@ def _become(identity: int) -> None:
     os.setresuid(identity, identity, identity)
 
 
-def _drop_capabilities() -> None:
+def drop_capabilities() -> None:
+    """Give up all capabilities, for good: a program executed by root gets none back either. Raises OSError."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     call("capset", libc().capset, header, (ctypes.c_uint32 * 6)())
     control(SET_NO_NEW_PRIVILEGES, 1)

@@ -158,6 +158,7 @@ def _become_guest(job: dict[str, Any], requests: int, replies: int) -> None:
         os.set_inheritable(replies, True)
         confine(job["limits"], job["limits"]["seconds"], processes=1)
         control(SET_DEATH_SIGNAL, signal.SIGKILL)
+        jail.drop_capabilities()  # root's own, where there is no jail
         restrict.forbid_calls()
         if job["isolation"] == "landlock":
             restrict.forbid_files([*job["sources"], job["package"]])
