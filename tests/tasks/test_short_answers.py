@@ -62,6 +62,11 @@ def test_the_layout_of_other_sets_is_told_by_options(tmp_path):
     task = tasks.get("math", data_dir=folder, problem="prompt", answer="reward_model.ground_truth")
     (example,) = task.examples("train", 1, 0)
     assert (example.prompt, example.answer) == (row["prompt"], "2")
+    plain = _folder(tmp_path / "plain", math_train=ROWS[:1], math_test=ROWS[:1])  # a folder in place of the hub's set
+    (example,) = tasks.get("math", data_dir=plain, problem="prompt", answer="reward_model.ground_truth").examples(
+        "train", 1, 0
+    )
+    assert example.answer == "0"
 
 
 def test_the_verifier_passes_the_checks_of_every_task(tmp_path):

@@ -26,8 +26,9 @@ class ShortAnswers:
     hash of the problem.
     hub: id of a data set on the hub, loaded where no folder is named; hub_split: its split; hub_config: its
     configuration, "" for the only one.
-    problem, answer: fields of a record; a dot reaches into a field that is an object: "reward_model.ground_truth". A
-    problem that is a list of chat messages is the prompt as it stands; a text gets the instruction to box the answer.
+    problem, answer: names of these fields in a record that calls them otherwise, as sets of the hub do; a dot reaches
+    into a field that is an object: "reward_model.ground_truth". A problem that is a list of chat messages is the prompt
+    as it stands; a text gets the instruction to box the answer.
     answer of an example: the gold answer in LaTeX.
     """
 
@@ -64,7 +65,8 @@ class ShortAnswers:
         return [self._example(f"task {self.name}: problem {i}", record) for i, record in enumerate(found, 1)]
 
     def _example(self, place: str, record: dict[str, Any]) -> Example:
-        problem, gold = (_at(place, record, path) for path in (self.problem, self.answer))
+        problem = _at(place, record, self.problem if "problem" not in record else "problem")
+        gold = _at(place, record, self.answer if "answer" not in record else "answer")
         prompt: Prompt = problem if isinstance(problem, list) else [_message(f"{problem}\n{INSTRUCTION}")]
         return Example(prompt, str(gold), self.name, (f"\\boxed{{{gold}}}",))
 
