@@ -79,8 +79,8 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         ShortAnswers("math").examples("train", 1, 0)
     with pytest.raises(IsentropeError, match=r"holds neither math_train\.jsonl"):
         ShortAnswers("math", tmp_path).examples("train", 1, 0)
-    folder = _folder(tmp_path, math_train=[{"question": "x", "answer": "1"}], math_test=[])
-    with pytest.raises(IsentropeError, match="problem 1 has no field 'problem'; it has question, answer"):
+    folder = _folder(tmp_path, math_train=[{"question": "x", "result": "1"}], math_test=[])
+    with pytest.raises(IsentropeError, match="problem 1 has no field 'problem'; it has question, result"):
         ShortAnswers("math", folder).examples("train", 1, 0)
     with pytest.raises(IsentropeError, match=r"has no field 'a\.b'"):
         ShortAnswers("math", folder, problem="question", answer="a.b").examples("train", 1, 0)
