@@ -215,5 +215,7 @@ EXPERIMENTS: Mapping[str, Callable[[], Conditions]] = {
     "even": even,
     "chains": chains,
 }
-STEPS = {"prediction": 160, "neutral": 1, "stages": 960}  # where it is not the study's own
+STEPS = {"prediction": 160, "neutral": 1, "stages": 960} | dict.fromkeys(
+    ("stability", "precision", "mix", "covariance"), 320
+)  # updates of a run, where not the study's own number
 READ = {"prediction": every_update, "neutral": first_update}  # figures other than those of a whole run

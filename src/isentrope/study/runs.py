@@ -29,6 +29,7 @@ from isentrope.seeds import Estimate
 EVERY = 8  # steps between two points of a curve
 DIGITS = 6  # significant ones of what is kept
 CURVES = ("exact/entropy", "exact/reward", "exact/kl_start")
+KEPT = ("exact/entropy",)  # of the curves, those that the page shows
 
 Figures = dict[str, float]
 
@@ -219,14 +220,29 @@ class Lab:
                 self.told(f"{name}: {label}, {len(self.seeds)} seeds of {length} updates")
                 found = {"mark": mark} | self._train(condition, length, read)
             kept[label] = found
-            record.write_json(path, {"seeds": list(self.seeds), "steps": length, "conditions": kept})
+            record.write_text(path, compact({"seeds": list(self.seeds), "steps": length}, kept))
         return results(path)
 
     def _train(self, condition: Condition, steps: int, read: Any) -> dict[str, Any]:
         every = [(read or run)(condition, seed, steps) for seed in self.seeds]
         figures = [figures for figures, _ in every]
-        curves = {name: _curve([each[name] for _, each in every]) for name in every[0][1]}
+        curves = {name: _curve([each[name] for _, each in every]) for name in KEPT if name in every[0][1]}
         return {"figures": {name: _short([f[name] for f in figures]) for name in figures[0]}, "curves": curves}
+
+
+def compact(head: Mapping[str, Any], conditions: Mapping[str, Any]) -> str:
+    """JSON with a line for each condition.
+
+    >>> print(compact({"steps": 3}, {"a": {"x": [1.0, float("nan")]}}), end="")
+    {"steps": 3, "conditions": {
+    "a": {"x":[1.0,"nan"]}
+    }}
+    """
+    lines = [
+        f"{json.dumps(label)}: {json.dumps(record.encode(found), separators=(',', ':'), allow_nan=False)}"
+        for label, found in conditions.items()
+    ]
+    return f'{json.dumps(head)[:-1]}, "conditions": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
 def _curve(runs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> dict[str, list[float]]:
