@@ -27,6 +27,7 @@ from isentrope.tasks.math_text import MAX_ANSWER, MAX_READ, final_answer, is_bal
         (r"\boxed{}", None),
         (r"\boxed{5} \boxed{ }", None),
         (r"\boxed", None),
+        (r"\boxed{5 and so the answer is 5", None),
         (r"} \boxed{5} {", "5"),
         ("#### 72", "72"),
         ("#### 71\nNo.\n####72 eggs\nThanks", "72 eggs"),

@@ -134,6 +134,8 @@ def test_a_forked_daemonic_child_has_workers_of_its_own(pool):
 
 ENDS = {
     "by itself": "",
+    "while a worker hangs": "import threading, time; "
+    "threading.Thread(target=pool.ask, args=({'do': 'spin'},), daemon=True).start(); time.sleep(0.5)",
     "by an error": "raise RuntimeError('x')",
     "in os._exit": "import os; os._exit(0)",
     "by SIGKILL": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
@@ -151,7 +153,7 @@ for name, folder in (("isentrope", {str(package)!r}), ("isentrope.tasks", {str(p
     sys.modules[name] = types.ModuleType(name)  # without what the packages import: that takes seconds
     sys.modules[name].__path__ = [folder]
 from isentrope.tasks.workers import Pool
-pool = Pool(Path({str(tmp_path / "script.py")!r}), 1, 1.0, 1 << 30)
+pool = Pool(Path({str(tmp_path / "script.py")!r}), 1, 60.0, 1 << 30)
 print(pool.ask({{}})["pid"], flush=True)
 {ENDS[end]}
 """

@@ -46,7 +46,7 @@ Box = tuple[int, int, int]  # start, start of the content, end
 
 
 def _boxes(text: str) -> list[Box]:
-    """The balanced boxes that are in no other, in order; in one pass."""
+    """The balanced boxes in the order in which they close, one within another before it; in one pass."""
     stack: list[tuple[int, int] | None] = []  # start of the box and of its content; None for a plain brace
     found: list[Box] = []
     for brace in BRACE.finditer(text):
@@ -56,8 +56,6 @@ def _boxes(text: str) -> list[Box]:
         elif token == "}" and stack:
             opened = stack.pop()
             if opened is not None:
-                while found and found[-1][0] > opened[0]:
-                    found.pop()  # a box within this one
                 found.append((*opened, brace.end()))
     return found
 

@@ -226,7 +226,7 @@ def _close(a: tuple[Decimal, ...], b: tuple[Decimal, ...]) -> bool:
 
 def proportional(a: Value, b: Value) -> bool:
     """True if a = c b with one number c for all values of the variables: a = 0 and b = 0 are the same equation."""
-    if NO_VALUE in (a, b) or not (a.digits and b.digits) or a.symbols != b.symbols or not a.symbols:
+    if NO_VALUE in (a, b) or not (a.digits and b.digits) or not a.symbols:
         return False
     pairs = [(x, y) for x, y in zip(a.digits, b.digits, strict=True) if "?" not in (x, y)]
     first = [_parts(text) for text in pairs[0]] if pairs else []
