@@ -1,6 +1,6 @@
 """Check every data set of reasoning-gym, each in a process of its own, and write down which ones tasks may use.
 
-python docs/make_vetted.py [NAME ...]      # some minutes; with names, it only prints what it finds
+python docs/make_vetted.py [NAME ...]      # some minutes; with names, only these are checked again
 
 Writes src/isentrope/tasks/reasoning_gym.json, which the task reads, and the tables of docs/reasoning-gym.md.
 """
@@ -92,13 +92,19 @@ def vet(chosen: list[str]) -> dict[str, list[str]]:
     return found
 
 
+def known() -> dict[str, list[str]]:
+    """What was found before."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    return {name: [] for name in data["vetted"]} | {name: [why] for name, why in data["excluded"].items()}
+
+
 def write(found: dict[str, list[str]]) -> None:
     """The data of the task and the tables of the page."""
-    vetted = [name for name, wrong in found.items() if not wrong]
-    excluded = {name: "; ".join(wrong) for name, wrong in found.items() if wrong} | KNOWN
+    vetted = sorted(name for name, wrong in found.items() if not wrong)
+    excluded = {name: "; ".join(wrong) for name, wrong in sorted(found.items()) if wrong}
     data = {"version": version("reasoning-gym"), "vetted": vetted, "excluded": excluded}
     DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    table = "\n".join(f"| `{name}` | {reason} |" for name, reason in sorted(excluded.items()))
+    table = "\n".join(f"| `{name}` | {reason} |" for name, reason in excluded.items())
     head = PAGE.read_text(encoding="utf-8").split(MARK)[0]
     text = f"""{head}{MARK}
 
@@ -121,10 +127,10 @@ def main() -> None:
         print(json.dumps({name: run(name, only_draw=True)[1] for name in sys.argv[2:]}))
     elif os.environ.get("PYTHONHASHSEED") is None:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "1"})
-    elif sys.argv[1:]:
-        vet(sys.argv[1:])
     else:
-        write(vet(names()))
+        chosen = sys.argv[1:] or names()
+        kept = known() if sys.argv[1:] else {}
+        write(kept | vet(chosen) | {name: [why] for name, why in KNOWN.items()})
 
 
 if __name__ == "__main__":

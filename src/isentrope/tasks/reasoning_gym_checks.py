@@ -20,6 +20,7 @@ from isentrope.tasks.reasoning_gym import CHUNK, MAX_ANSWER, judged, library
 
 MAX_SECONDS = 1.0  # of processor time, to make a problem or to score one answer
 RUNS_ANSWERS = "its scorer runs the answer as Python"
+LEAST_TOLD = 4  # characters of an answer that is recognised in a source
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 LEAST_DISTINCT = 0.5  # of the problems drawn
 GARBAGE = (
@@ -113,12 +114,13 @@ class Scorer:
 
     def __call__(self, text: str, entry: dict[str, Any]) -> float:
         start, before = time.process_time(), _global_state()
-        with _watched() as ran:
+        known = f"{entry['question']} {entry['answer']}"  # some scorers run these, which is none of a policy's doing
+        with _withheld("" if len(text) < LEAST_TOLD or text in known else text) as ran:
             try:
                 reward = judged(self.dataset, self.settings, text, entry)
             except Exception:
                 reward = 0.0  # as the task takes it
-        if any(text in str(code) for code in ran) and len(text) > 2:
+        if ran:
             self.found[RUNS_ANSWERS] = None
         if not 0.0 <= reward <= 1.0:
             self.found["its scorer gives more than 1, or less than 0"] = None
@@ -168,15 +170,17 @@ def _renumbered(answer: str) -> Iterator[str]:
 
 
 @contextmanager
-def _watched() -> Iterator[list[Any]]:
-    """The first arguments of all calls of `eval` and `exec` while this is open."""
-    ran: list[Any] = []
+def _withheld(text: str) -> Iterator[list[str]]:
+    """The sources with the text in them that `eval` or `exec` are asked to run while this is open, and do not."""
+    ran: list[str] = []
     kept = {name: getattr(builtins, name) for name in ("eval", "exec")}
 
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(code: Any, *rest: Any, **named: Any) -> Any:
-            ran.append(code)
-            return None if isinstance(code, str) else original(code, *rest, **named)
+            if text and isinstance(code, str) and text in code:
+                ran.append(code)
+                return None
+            return original(code, *rest, **named)
 
         return call
 
