@@ -186,7 +186,7 @@ def main() -> None:
     )
     print(f"extrapolated to {options.scale[0]} rows of {options.scale[1]} tokens")
     print(
-        "| | read B/cell | written B/cell | peak B/cell | read GiB | written GiB | peak GiB | CPU s | off, bytes | off, s |"
+        "| | read B/cell | written B/cell | peak B/cell | read GiB | written GiB | peak GiB | CPU s | off, B | off, s |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, found in costs.items():

@@ -14,6 +14,7 @@ from isentrope import Objective, presets
 from isentrope.advantage import GroupCentred, GroupRelative, LeaveOneOut
 from isentrope.aggregate import ConstantLength, PromptMean, SequenceMean, TokenMean
 from isentrope.correction import TruncatedImportance
+from isentrope.errors import IsentropeWarning
 from isentrope.ratio import SequenceRatio
 from isentrope.surrogate import ClipCov, KLCov, PPOClip
 
@@ -227,6 +228,30 @@ def test_an_option_that_the_objective_replaces_is_refused(option: dict[str, Any]
 def test_an_argument_that_would_change_the_advantages_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ours.EngineError, match=message):
         ours.set_advantages(presets.grpo, experiences(make()), arguments(**changed))
+
+
+def test_an_objective_with_a_critic_wants_openrlhfs_gae() -> None:
+    with pytest.raises(ours.EngineError, match="set gae"):
+        ours.set_advantages(presets.ppo, experiences(make()), arguments())
+    made = experiences(make())
+    ours.set_advantages(presets.ppo, made, arguments(algo__advantage__estimator="gae"))
+    prepared, _ = presets.ppo.prepare(make().columns)
+    for e in made:
+        torch.testing.assert_close(e.advantages, prepared["advantage"][e.index, : e.action_mask.shape[1]])
+
+
+def test_a_token_without_a_finite_old_log_probability_leaves_the_loss_with_a_warning() -> None:
+    made = make()
+    old, logp = made.columns["old_logp"].clone(), made.logp.clone().requires_grad_()
+    old[0, 0] = -torch.inf
+    with pytest.warns(IsentropeWarning, match="excluded"):
+        loss, *_ = ours.PolicyLoss(presets.cispo, losses.PolicyLoss())(
+            logp, old, torch.nan_to_num(made.columns["value"]), made.columns["mask"], batch_num_tokens=100.0
+        )
+    (gradient,) = torch.autograd.grad(loss, logp)
+    assert torch.isfinite(loss)
+    assert gradient[0, 0] == 0
+    assert gradient[0, 1] != 0
 
 
 def test_a_correction_without_the_samplers_log_probabilities_is_an_error() -> None:
