@@ -59,6 +59,7 @@ def test_the_dump_marks_what_the_environment_wrote(finished):
     assert all(w == 0 for w, is_own in zip(weight, mask, strict=True) if not is_own)
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_resumed_run_does_not_warm_up_again_and_ends_in_the_same_numbers(finished, tmp_path):
     folder, _ = finished

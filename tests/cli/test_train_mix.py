@@ -48,7 +48,7 @@ def _numbers(run):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("by", ["", "pass_rate"])
+@pytest.mark.parametrize("by", [pytest.param("", marks=pytest.mark.slow), "pass_rate"])
 def test_a_mix_has_curves_by_task_and_goes_on_bit_for_bit(by, tmp_path):
     (tmp_path / "mix.toml").write_text(MIX.format(by=by))
     folder = RunFolder(tmp_path / "run")

@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 
 from isentrope.engines.trl import CheckpointError, ObjectiveTrainer, OptionError
+from isentrope.engines.trl_mix import Prompts
 from isentrope.tasks.curriculum import Curriculum
 from isentrope.tasks.mix import Batches, Order
 
@@ -93,7 +94,7 @@ def test_every_rollout_batch_keeps_the_weights(go: Any) -> None:
     assert [tasks_of(batch) for batch in shuffled] != [tasks_of(batch) for batch in batches]
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", [pytest.param("weights", marks=pytest.mark.slow), "curriculum"])
 def test_a_resumed_mix_is_the_uninterrupted_one(name: str, go: Any, tmp_path: Path) -> None:
     whole, batches = go(ORDERS[name], "whole")
     assert len(batches) == 5
@@ -106,6 +107,7 @@ def test_a_resumed_mix_is_the_uninterrupted_one(name: str, go: Any, tmp_path: Pa
         assert resumed.trainer._prompts.state() == whole.trainer._prompts.state()
 
 
+@pytest.mark.slow
 def test_a_curriculum_prefers_what_passes_now_and_then(go: Any) -> None:
     order = Order(curriculum=Curriculum(low=0.0, high=0.5, width=0.0, floor=1e-6))
     run, batches = go(order, save_strategy="no", max_steps=48)
@@ -125,6 +127,16 @@ def test_a_task_keeps_its_share_under_a_curriculum(go: Any) -> None:
     order = Order(weights={"a": 1.0, "b": 3.0}, curriculum=Curriculum(floor=0.01))
     _, batches = go(order, save_strategy="no", max_steps=24)
     assert [tasks_of(batch) for batch in batches] == [{"a": 1, "b": 3}] * 6
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_batch_is_in_random_order_so_that_its_first_groups_are_of_no_task_in_particular(name: str) -> None:
+    data = Dataset.from_dict({"prompt": [f"{i}" for i in range(9)], "task": ["a"] * 5 + ["b"] * 4})
+    prompts = Prompts(ORDERS[name], data, 4, seed=0)
+    batches = [prompts.rows(number) for number in range(30)]
+    assert {row < 5 for row in (batch[0] for batch in batches)} == {True, False}
+    assert batches == [Prompts(ORDERS[name], data, 4, seed=0).rows(number) for number in range(30)]
+    assert batches != [Prompts(ORDERS[name], data, 4, seed=1).rows(number) for number in range(30)]
 
 
 def test_evaluation_keeps_its_own_prompts_and_leaves_the_pass_rates_alone(go: Any) -> None:

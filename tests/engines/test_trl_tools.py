@@ -148,6 +148,7 @@ def play(config: Callable[..., Any], tmp_path: Path) -> Callable[..., Run]:
     return go
 
 
+@slow
 def test_a_mix_of_episodes_and_single_answers_trains_with_curves_of_both(play: Callable[..., Run]) -> None:
     found = play("apps=1,countdown=1", max_steps=4)
     for key in ("entropy/current_exact/apps", "entropy/current_exact/countdown", "reward/apps", "reward/countdown"):
@@ -236,7 +237,7 @@ def double(number: int) -> str:
     return str(2 * number)
 
 
-@pytest.mark.parametrize("way", ["tools", "environment_factory"])
+@pytest.mark.parametrize("way", ["tools", pytest.param("environment_factory", marks=slow)])
 def test_trls_tools_are_masked_out_of_everything(way: str, config: Callable[..., Any], disturb: Any) -> None:
     given: dict[str, Any] = {"tools": [double]} if way == "tools" else {"environment_factory": Counter}
     runs, dumps, seen = [], [], []
