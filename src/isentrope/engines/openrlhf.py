@@ -21,12 +21,19 @@ objective reads `value`; it decides a critic's returns alone. KL penalty and ent
 the loss; a KL term in the reward is refused. The asynchronous trainer is out of reach of `install`, and refused.
 """
 
+import importlib.util
 import inspect
 import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+if importlib.util.find_spec("openrlhf") is None:
+    raise ImportError(
+        "isentrope.engines.openrlhf needs OpenRLHF 0.11: install isentrope in the environment that OpenRLHF trains in;"
+        " there is none in this one"
+    )
 
 import ray
 import torch

@@ -30,6 +30,7 @@ adds these terms to the loss itself.
 """
 
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -38,6 +39,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+if importlib.util.find_spec("skyrl") is None:
+    raise ImportError(
+        "isentrope.engines.skyrl needs SkyRL 0.3: install isentrope in the environment that SkyRL trains in; there is"
+        " none in this one"
+    )
 
 import torch
 from skyrl.backends.skyrl_train.utils.io import io
