@@ -404,7 +404,8 @@ def test_the_forbidden_calls_have_the_numbers_of_this_machines_headers():
 def test_messages_keep_types_apart_and_objects_out():
     assert encode((1, [True, {2: "x"}]), repr) == ["tuple", [1, ["list", [True, ["dict", [[2, "x"]]]]]]]
     assert encode(object, lambda value: "held") == ["handle", "held"]
-    assert encode(type("L", (list,), {})(), lambda value: "held") == ["handle", "held"]
+    for base in (list, dict, int, str):
+        assert encode(type("Own", (base,), {})(), lambda value: "held") == ["handle", "held"]
     assert decode(["handle", 3], lambda number: number + 1) == 4
     assert MAX_MESSAGE < 2**24
 
