@@ -205,6 +205,11 @@ ATTACKS = {
 }
 
 
+def test_an_answer_that_does_not_end_is_not_waited_for():
+    endless = writing("('x' * 9_000_000)")
+    assert "an answer is longer than 8,000,000 bytes" in check(Sandbox(isolation="limits", seconds=5), endless).reason
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_every_attack_is_contained_and_fails(box, kind):

@@ -14,6 +14,7 @@ from isentrope.tasks.instructions import Instruction, instruction, is_met
 from isentrope.tasks.instructions.text import languages
 
 FIELDS = ("key", "prompt", "instruction_id_list", "kwargs")
+NO_RESPONSES = ("", " \n", "word " * 2_000_000)
 Reward = Literal["all", "share"]
 
 
@@ -113,8 +114,9 @@ def check(task: base.Task, count: int = 40, seed: int = 0) -> None:
         made = construct(found)
         if made is not None and task.score(made, example).outcome != "right":
             raise IsentropeError(f"task {task.name} rejects {base.shown(made)} for {example.answer['key']}")
-        if task.score("", example).reward or task.score(" \n", example).reward:
-            raise IsentropeError(f"task {task.name} rewards an empty response for {example.answer['key']}")
+        for text in NO_RESPONSES:
+            if task.score(text, example).reward:
+                raise IsentropeError(f"task {task.name} rewards {base.shown(text)} for {example.answer['key']}")
 
 
 def conditions(answer: dict[str, Any]) -> list[Instruction]:

@@ -13,7 +13,7 @@ END_OF_THOUGHT = "</think>"
 # Where the body of a function is over in a continuation: Chen et al., arXiv:2107.03374, sec. 2.1; the fence is ours.
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```")
 DIGEST = 16  # hexadecimal digits of a program's hash
-GARBAGE = ("", " ", "no idea", "\x00", "return", "```python\n```", "(" * 50_000, "x = 1\n" * 20_000)
+GARBAGE = ("", " ", "no idea", "\x00", "return", "```python\n```", "(" * 50_000, "x = 1\n" * 20_000, "x" * 10_000_000)
 
 
 def blocks(text: str) -> list[str]:
