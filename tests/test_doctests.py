@@ -27,7 +27,14 @@ def test_the_examples_of_a_module_hold(name: str) -> None:
 @pytest.mark.engine
 @pytest.mark.parametrize("name", WITH_HOST)
 def test_the_examples_of_an_engine_hold(name: str) -> None:
-    assert run(name).failed == 0
+    host = name.split(".")[2].partition("_")[0]
+    try:
+        found = run(name)
+    except ImportError:
+        if find_spec(host) is None:
+            pytest.skip(f"needs {host}, which has an environment of its own")
+        raise
+    assert found.failed == 0
 
 
 def test_there_are_examples_to_run() -> None:
