@@ -372,6 +372,18 @@ def test_the_state_travels_with_the_batch():
     assert float(tight.detach()) / 1.05 == pytest.approx(float(wide.detach()) / float(torch.tensor(0.2).exp()))
 
 
+def test_the_entropy_has_a_gradient_where_a_rule_uses_it_and_no_graph_where_none_does():
+    offsets = torch.tensor([0, 4, 9, 15])
+    for objective, has_gradient in (("entropy_bonus", True), ("grpo", False)):
+        leaf = torch.ones(15, requires_grad=True)
+        entropy = torch.nested.nested_tensor_from_jagged(leaf * 1.0, offsets=offsets)
+        given = output(entropy=entropy)[0]
+        loss, found = ObjectiveLoss.of(spec.load(objective))(model_output=given, data=data(message()))
+        loss.backward()
+        assert (leaf.grad is not None and bool(leaf.grad.any())) is has_gradient
+        assert found["isentrope/entropy/current_exact/sum"].aggregate() == 9.0
+
+
 def test_columns_a_value_a_row_keep_their_shape():
     told = verl_loss.Told(presets.dr_grpo, Totals(9, 3, 1), [], {"isentrope/length_limit": 1, "isentrope/pair": 2})
     fields = {"isentrope/length_limit": torch.full((3,), 7.0), "isentrope/pair": torch.ones(3, 2)}

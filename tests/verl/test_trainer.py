@@ -298,6 +298,14 @@ def test_what_the_objective_reads_is_started_and_verls_mode_is_put_back():
     assert type(late.replay_buffer).__name__ == "ReplayBufferAsync"
 
 
+def test_the_loss_section_is_told_that_a_driver_of_ours_is_there():
+    section = "actor_rollout_ref__actor__policy_loss"
+    keys = {f"{section}___target_": "isentrope.engines.verl.PolicyLossConfig", f"{section}__objective": "repo_d"}
+    of = made("repo_d", **keys)
+    assert of.config.actor_rollout_ref.actor.policy_loss.driver is True
+    assert "driver" not in made("repo_d").config.actor_rollout_ref.actor.policy_loss
+
+
 def test_rules_that_cannot_act_are_named_before_training():
     with pytest.warns(IsentropeWarning, match="does nothing at 1 update per rollout batch"):
         trainer(configuration("ce_gppo"))
