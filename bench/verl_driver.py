@@ -28,8 +28,7 @@ try:
     from verl.trainer.ppo.v1 import PPOTrainerSync
     from verl.workers.utils.padding import response_to_nested
 
-    from isentrope.engines.verl_state import Progress
-    from isentrope.engines.verl_trainer import IsentropeTrainer
+    from isentrope.engines.verl_trainer import ObjectiveSteps
 except ImportError as error:
     print(f"skipped: needs verl 0.9 and what it forgets to name ({error})")
     sys.exit(0)
@@ -82,29 +81,39 @@ def draw(rows: int, tokens: int, seed: int) -> dict[str, Any]:
     return fields | {"response_mask": shape, "uid": [f"prompt-{i // GROUP_SIZE}" for i in range(rows)]}
 
 
-def configuration(rows: int) -> Any:
-    """verl's defaults, with one update a rollout batch."""
+def configuration(preset: str | None, rows: int, tokens: int) -> Any:
+    """verl's defaults, with two updates a rollout batch and our two keys for a preset."""
+    keys = ["algorithm.adv_estimator=grpo", f"data.max_response_length={tokens}"]
+    keys += [f"actor_rollout_ref.rollout.n={GROUP_SIZE}", f"data.train_batch_size={rows // GROUP_SIZE}"]
+    keys += [f"actor_rollout_ref.actor.ppo_mini_batch_size={rows // GROUP_SIZE // 2}"]
+    if preset is not None:
+        keys += ["trainer.v1.trainer_mode=isentrope", f"+trainer.v1.isentrope.objective={preset}"]
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer")
-    config.algorithm.adv_estimator = "grpo"
-    config.actor_rollout_ref.rollout.n = GROUP_SIZE
-    config.actor_rollout_ref.actor.ppo_mini_batch_size = rows // GROUP_SIZE
-    return config
+        return compose("ppo_trainer", overrides=keys)
+
+
+class NoCluster:
+    """In place of verl's trainer below ours: its constructor starts Ray."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+
+class Ours(ObjectiveSteps, NoCluster):
+    base_mode = "sync"
 
 
 class Driver:
-    """A trainer's `_compute_advantage` on one batch, verl's own or ours, without the constructor, which starts Ray."""
+    """A trainer's `_compute_advantage` on one batch, verl's own (no preset) or ours."""
 
     def __init__(self, preset: str | None, fields: dict[str, Any], tokens: int) -> None:
         self.fields, self.rows = fields, len(fields["uid"])
+        config = configuration(preset, self.rows, tokens)
         if preset is None:
             self.trainer = object.__new__(PPOTrainerSync)
+            self.trainer.config = config
         else:
-            objective = getattr(presets, preset)
-            self.trainer = object.__new__(IsentropeTrainer)
-            self.trainer._objective, self.trainer._progress = objective, Progress(objective.init())
-            self.trainer._limit, self.trainer._message = float(tokens), ""
-        self.trainer.config = configuration(self.rows)
+            self.trainer = Ours(config)
 
     def __call__(self) -> Queue:
         queue = Queue(self.fields)
