@@ -347,6 +347,7 @@ def test_the_gold_answers_of_a_set_are_all_right(evaluation_data, tmp_path, name
         ([], "name a model to evaluate, or a file of completions"),
         (["embedded"], "say what to evaluate embedded on: --tasks with some of countdown"),
         (["embedded", "--tasks", "countdwn"], "unknown task 'countdwn'; did you mean 'countdown'?"),
+        (["embedded", "--tasks", "appworld"], "task appworld is judged by servers that play it"),
         (["embedded", "--tasks", "countdown,countdown"], "names countdown more than once"),
         (["none", "--tasks", "countdown"], "cannot load model 'none'"),
         (["embedded", *SMALL, "--data-dir", "."], "none of the tasks countdown reads data"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope import record, tasks
+from isentrope.cli._sources import is_world
 from isentrope.errors import IsentropeError
 from isentrope.recipe import parse_assignment
 from isentrope.record import RunFolder
@@ -73,6 +74,11 @@ def load_tasks(chosen: Mapping[str, Mapping[str, Any]]) -> dict[str, Task]:
     found = {task.name: task for task in made}
     if len(found) < len(made):
         raise IsentropeError(f"the tasks {', '.join(chosen)} are not told apart: two are named {made[-1].name}")
+    worlds = [task.name for task in made if is_world(task)]
+    if worlds:
+        raise IsentropeError(
+            f"task {worlds[0]} is judged by servers that play it, not from texts; eval cannot score it"
+        )
     return found
 
 
