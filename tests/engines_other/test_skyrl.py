@@ -496,3 +496,16 @@ def test_a_selection_is_refused_in_step_wise_training() -> None:
     skyrl.register(presets.dapo)
     with pytest.raises(skyrl.EngineError, match="without controllers and `select`"):
         Trainer(algorithm(presets.dapo), step_wise=True).compute_advantages_and_returns(skyrl_batch(make(), ROWS))
+
+
+def test_skyrls_command_line_takes_our_names_and_builds_our_configuration() -> None:
+    skyrl.register("ce_gppo")
+    made = config.make_config(algorithm_cls=skyrl.AlgorithmConfig)
+    keys = {"policy_loss_type": skyrl.NAME, "advantage_estimator": skyrl.NAME, "loss_reduction": "token_mean"}
+    found = made.from_cli_overrides([f"trainer.algorithm.{key}={value}" for key, value in keys.items()])
+    assert isinstance(found.trainer.algorithm, skyrl.AlgorithmConfig)
+    skyrl.check_options(presets.ce_gppo, found.trainer.algorithm)
+    assert skyrl.NAME in ppo_utils.PolicyLossRegistry.list_available()
+    ppo_utils.repopulate_all_registries()  # SkyRL's validation does; it must leave ours
+    assert ppo_utils.PolicyLossRegistry.get(skyrl.NAME) == skyrl.PolicyLoss(presets.ce_gppo)
+    assert ppo_utils.AdvantageEstimatorRegistry.get(skyrl.NAME) == skyrl.AdvantageEstimator(presets.ce_gppo)
