@@ -289,13 +289,24 @@ def test_what_the_objective_reads_is_started_and_verls_mode_is_put_back():
     assert type(plain.replay_buffer).__name__ == "ReplayBuffer"
     assert made("entropy_bonus").config.actor_rollout_ref.actor.calculate_entropy
     assert not plain.config.actor_rollout_ref.actor.calculate_entropy
-    late = made(
-        "grpo",
-        trainer__v1__trainer_mode="isentrope_colocate_async",
-        trainer__v1__isentrope_colocate_async={"objective": "grpo"},
-    )
-    assert late.trainer_mode == "colocate_async"
-    assert type(late.replay_buffer).__name__ == "ReplayBufferAsync"
+
+
+def test_the_asynchronous_trainers_are_verls_with_the_objectives_steps():
+    separate = {
+        "trainer__v1__separate_async__parameter_sync_step": 2,
+        "actor_rollout_ref__actor__ppo_mini_batch_size": 2,
+        "actor_rollout_ref__rollout__nnodes": 1,
+        "actor_rollout_ref__rollout__n_gpus_per_node": 1,
+        "actor_rollout_ref__rollout__checkpoint_engine__backend": "file",
+    }
+    for base, keys in (("colocate_async", {}), ("separate_async", separate)):
+        mode = f"isentrope_{base}"
+        of = made("grpo", trainer__v1__trainer_mode=mode, **{f"trainer__v1__{mode}": {"objective": "grpo"}}, **keys)
+        assert of.trainer_mode == base
+        assert of.parameter_sync_step == (2 if keys else 1)
+        assert type(of.replay_buffer).__name__ == "ReplayBufferAsync"
+        advantages(of, rows_with())
+        assert told(of)["totals"][1] == len(rows_with()) / (2 if keys else 1)
 
 
 def test_the_loss_section_is_told_that_a_driver_of_ours_is_there():
