@@ -29,7 +29,8 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([(f"pass@{most}", f"{report['pass_at'][str(most)]:.3f}")] if most > 1 else []),
         (f"distinct answers of {report['distinct_of']}", f"{report['distinct_answers']:.2f}"),
         (f"distinct right answers of {report['distinct_of']}", f"{report['distinct_right']:.2f}"),
-        ("entropy, nats", f"{report['entropy']:.3f}"),
+        # a validation of verl's measures none
+        *([] if math.isnan(report["entropy"]) else [("entropy, nats", f"{report['entropy']:.3f}")]),
     ]
 
 

@@ -1,7 +1,6 @@
 """`isentrope train`: a recipe and a few options in, a trained model and its run folder out."""
 
 import importlib
-import json
 import os
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from isentrope.cli._errors import INTERRUPTED
+from isentrope.cli._output import print_json
 from isentrope.errors import IsentropeError
 
 # Who runs a recipe, and who says what it would run, by the recipe's engine: modules with run(recipe, folder, resume,
@@ -91,7 +91,7 @@ def train(
     session = importlib.import_module(SESSIONS[resolved.engine])
     summary = session.run(resolved, folder, resume=resume, as_json=as_json)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print_json(summary)
     if summary["interrupted"]:
         raise typer.Exit(INTERRUPTED)
 
