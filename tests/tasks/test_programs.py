@@ -74,7 +74,7 @@ def test_fenced_blocks_are_found(text, found):
     ("completion", "expected"),
     [
         ("    return a + b\n", "alone: a continuation"),
-        ("    return a + b\n\ndef other():\n    return 1\n", "and more: cut off"),
+        ("    return a + b\n\ndef other(:\n    cut off", "and more: cut off"),
         ("    return a + b\n```\nThis adds.", "a fence closed after it"),
         ("\n\n    return a + b", "after empty lines"),
         ("```python\ndef add(a, b):\n    return a + b\n```", "a block"),
@@ -116,9 +116,15 @@ def test_what_is_wrong_with_a_program_is_said(folder, completion, reason):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_small_sets_validate(folder, name):
+    tasks.get(name, data_dir=folder, execute=True).validate()
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_test_problems_do_not_repeat_and_number_367_is_left_out(folder, name):
     task = tasks.get(name, data_dir=folder, execute=True)
-    task.validate()
-    assert len({json.dumps(e.answer) for e in task.examples("test", 8, 0)}) == 8  # 367 is left out
+    assert len({json.dumps(e.answer) for e in task.examples("test", 8, 0)}) == 8
+    with pytest.raises(IsentropeError, match="has 8 test problems and was asked for 9"):
+        task.examples("test", 9, 0)
 
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])

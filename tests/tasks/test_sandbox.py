@@ -139,6 +139,7 @@ def test_no_trick_passes_a_test(kind):
     assert verdict.reason
 
 
+TRACES = (Path("/usr/lib/isentrope-was-here"), Path("/isentrope-was-here"))
 OVER = r"used its 1 s of processor time|not done after 3 s"  # the latter on a machine that is busy otherwise
 READING = """
 import os
@@ -205,6 +206,13 @@ ATTACKS = {
 }
 
 
+@pytest.mark.slow
+def test_an_answer_that_keeps_the_tests_busy_is_wrong(box, monkeypatch):
+    monkeypatch.setattr(sandbox, "GRACE", 100)  # processor time may take long to come by
+    verdict = check(box, "def f(x): return 10**9", "for i in range(f(1)): pass")
+    assert "the tests take too long with what the program returns" in verdict.reason
+
+
 def test_an_answer_that_does_not_end_is_not_waited_for():
     endless = writing("('x' * 9_000_000)")
     assert "an answer is longer than 8,000,000 bytes" in check(Sandbox(isolation="limits", seconds=5), endless).reason
@@ -219,8 +227,10 @@ def test_every_attack_is_contained_and_fails(box, kind):
     assert not verdict.passed
     assert time.perf_counter() - start < 30
     assert re.search(reason, verdict.reason), verdict.reason
-    assert not Path("/usr/lib/isentrope-was-here").exists()
-    assert not Path("/isentrope-was-here").exists()
+    written = [path for path in TRACES if path.exists()]
+    for path in written:
+        path.unlink()  # so that the next test does not find it
+    assert not written
 
 
 @pytest.mark.parametrize("kind", ["forks", "takes 10 GB", "writes outside", "opens a socket", "kills its parent"])

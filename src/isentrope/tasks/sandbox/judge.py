@@ -20,6 +20,7 @@ from isentrope.tasks.sandbox.system import BOOT, FLAGS, SET_DEATH_SIGNAL, SET_DU
 from isentrope.tasks.sandbox.wire import Receiver, WireError, decode, encode, send
 
 MAX_REASON = 300  # characters
+JUDGE_RESERVE = 5  # seconds to write a verdict in, after the tests have used up theirs
 READY = "ready"  # the guest's first message, before it has anything of the program
 TESTS = "tests.py"
 
@@ -55,6 +56,10 @@ class Guest:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise WireError("an answer is malformed") from error
         raise GuestTypeError(text) if text.startswith("TypeError") else GuestError(text)
+
+
+class TestsTookTooLong(Exception):
+    """The tests do not come to an end with what the program returned."""
 
 
 class Remote:
@@ -169,8 +174,12 @@ def _become_guest(job: dict[str, Any], requests: int, replies: int) -> None:
         os._exit(1)
 
 
-def confine(limits: dict[str, int], seconds: int, processes: int | None = None) -> None:
-    """Set the limits of this process, for good."""
+def _give_up(*_: object) -> None:
+    raise TestsTookTooLong("the tests take too long with what the program returns")
+
+
+def confine(limits: dict[str, int], seconds: int, processes: int | None = None, reserve: int = 0) -> None:
+    """Set the limits of this process, for good; SIGXCPU after `seconds`, the end after `reserve` more."""
     wanted = {
         resource.RLIMIT_AS: limits["memory"],
         resource.RLIMIT_CPU: seconds,
@@ -183,9 +192,10 @@ def confine(limits: dict[str, int], seconds: int, processes: int | None = None) 
     if processes is not None:
         wanted[resource.RLIMIT_NPROC] = processes
     for kind, value in wanted.items():
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        extra = reserve if kind == resource.RLIMIT_CPU else 0
+        before = resource.getrlimit(kind)[1]
+        hard = value + extra if before == resource.RLIM_INFINITY else min(value + extra, before)
+        resource.setrlimit(kind, (min(value, hard), hard))
 
 
 def main() -> None:
@@ -204,7 +214,8 @@ def main() -> None:
     control(SET_DUMPABLE, 0)  # the guest has the same user; this keeps it from reading this process
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     guest = start_guest(job)
-    confine(job["limits"], 2 * job["limits"]["seconds"] + 2)
+    confine(job["limits"], job["limits"]["seconds"] + 1, reserve=JUDGE_RESERVE)
+    signal.signal(signal.SIGXCPU, _give_up)
     reason = judge(job, guest)
     os.write(verdict, json.dumps({"reason": reason}).encode())
     os._exit(0)
