@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from isentrope import models
+from isentrope import episodes, models
 from isentrope.episodes import line_break, play, sample_task
 from isentrope.errors import IsentropeError
 from isentrope.evaluate import evaluate
@@ -119,6 +119,23 @@ def test_an_episode_depends_on_its_seed_alone(embedded):
     assert alone[0].tokens == together[3].tokens
     assert [one.tokens for one in apart] == [one.tokens for one in together]
     assert [one.tokens for one in play(model, tokenizer, task, examples, 30)] != [one.tokens for one in together]
+
+
+def test_every_turn_of_every_row_has_random_numbers_of_its_own(embedded, monkeypatch):
+    model, tokenizer = embedded
+    seeds = []
+    original = episodes.continue_ids
+
+    def watched(*args, seed, **kwargs):
+        seeds.extend(seed)
+        return original(*args, seed=seed, **kwargs)
+
+    monkeypatch.setattr(episodes, "continue_ids", watched)
+    task = Echoing(turns=3)
+    found = play(model, tokenizer, task, task.examples("train", 4, 0), 40, temperature=3.0)
+    assert len(seeds) > 4, "no episode has a second turn"
+    assert len(set(seeds)) == len(seeds)
+    assert len({tuple(one.tokens) for one in found}) == 4
 
 
 def test_an_evaluation_plays_episodes_and_counts_the_policys_tokens(embedded):
