@@ -56,7 +56,7 @@ def _refused(*arguments, status=2):
         (["--steps", "0"], "[trainer] steps = 0: input should be greater than or equal to 1"),
         (["--tokens", "-1"], "[output] tokens_every = -1: input should be greater than or equal to 0"),
         (["--set", "trainer.group_size=1"], "[trainer] group_size = 1: input should be greater than or equal to 2"),
-        (["none.toml"], "recipe none.toml: No such file or directory; give a TOML file or one of default"),
+        (["none.toml"], "recipe none.toml: No such file or directory; give a TOML file or one of "),
         (["--set", "evaluation.problems=1000000"], "test problems and was asked for 1000000; ask for fewer"),
         (["--resume"], "--resume needs --out"),
         (["--resume", "--out", "none"], "none holds no run to resume"),
