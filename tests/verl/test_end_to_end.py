@@ -7,6 +7,9 @@ of two tasks. The other objectives are marked `soak`, the command for them is in
 import os
 import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +181,42 @@ def test_every_controlled_objective_is_the_same_on_one_and_two_ranks(objective, 
     found = {ranks: _finished(objective, tmp_path / str(ranks), ranks) for ranks in (1, 2)}
     _assert_controlled(objective, found[1])
     jobs.assert_equal(found[1], found[2])
+
+
+@pytest.mark.soak
+def test_rollouts_on_gpus_of_their_own_train_in_the_asynchronous_trainer(tmp_path):
+    more = [
+        'verl.trainer.v1.trainer_mode="isentrope_separate_async"',
+        "verl.trainer.v1.separate_async.parameter_sync_step=1",
+        "verl.actor_rollout_ref.rollout.nnodes=1",
+        "verl.actor_rollout_ref.rollout.n_gpus_per_node=1",
+    ]
+    out = tmp_path / "run"
+    done = jobs.run(jobs.command("adapo", out, 1, more))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = jobs.lines(out)
+    _assert_controlled("adapo", found)
+    assert max(line["training/off_policy/trajectory_staleness/mean"] for line in found) > 0, "rollouts run ahead"
+
+
+@pytest.mark.soak
+def test_a_job_joins_a_cluster_that_runs_already(tmp_path, monkeypatch):
+    ray = Path(sys.executable).parent / "ray"
+    options = ["--head", "--block", "--port=6399", "--num-gpus=1", "--num-cpus=12", "--include-dashboard=false"]
+    words = [str(ray), "start", *options, f"--temp-dir={tmp_path}/ray"]
+    with (
+        open(tmp_path / "ray.log", "w") as log,
+        subprocess.Popen(words, stdout=log, stderr=log, env=jobs.environment(), process_group=0) as cluster,
+    ):
+        try:
+            while "--block" not in (tmp_path / "ray.log").read_text():
+                assert cluster.poll() is None, (tmp_path / "ray.log").read_text()
+                time.sleep(0.2)
+            monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6399")
+            found = _finished("repo_d", tmp_path / "run", 1)
+            assert cluster.poll() is None, "the job leaves the cluster running"
+        finally:
+            for pid in (cluster.pid, *_descendants(cluster.pid)):
+                os.kill(pid, signal.SIGKILL)
+    _assert_controlled("repo_d", found)
+    assert "Connecting to existing Ray cluster" in Layout(tmp_path / "run").log.read_text()
