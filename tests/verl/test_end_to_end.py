@@ -24,7 +24,7 @@ from isentrope.record import RunFolder
 
 from . import jobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(1500)]  # two launches on a busy machine
 KILLED_AFTER = 3  # rollouts; checkpoints stand after 2 and 4
 CONTROLLED = {
     "ce_gppo": "controller/surrogate.keep_high.",
