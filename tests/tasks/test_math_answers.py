@@ -198,6 +198,7 @@ PAIRS = [
     (r"50\%", "5", WRONG),
     ("5", r"50\%", WRONG),
     ("50", "5000", WRONG),
+    (r"5\sqrt{2}", r"500\sqrt{2}", WRONG),
     ("5", r"\text{Area} = 5", RIGHT),
     ("5", r"\text{The answer is } 5", RIGHT),
     ("5", r"\text{The answer is not } 5", WRONG),
