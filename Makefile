@@ -47,7 +47,7 @@ quick: env browser ## the fast tests alone, under three minutes
 verl: env-verl $(CLUSTER)/.other-engines ## the tests of the cluster engine, and of what it shares with the others, in .venv-verl
 	$(TESTING) $(VERL)/pytest -m "not soak" tests/verl tests/engines_other $(SHARED) $(VERLARGS)
 
-soak: env-verl ## whole jobs of verl that CI leaves out: three objectives, each on one and two ranks
+soak: env-verl ## the whole jobs of verl that CI leaves out
 	$(TESTING) $(VERL)/pytest -m soak tests/verl $(ARGS)
 
 lint: env ## ruff: rules, imports, formatting
