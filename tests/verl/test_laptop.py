@@ -195,3 +195,16 @@ def test_the_agents_file_names_a_class_that_exists():
     module, _, name = entry["_target_"].rpartition(".")
     assert hasattr(importlib.import_module(module), name)
     assert entry["name"] == verl_laptop.settings(1)["actor_rollout_ref.rollout.agent.default_agent_loop"]
+
+
+def test_weights_that_are_kept_aside_do_not_follow_the_training():
+    from isentrope.engines.verl_laptop_platform import _keep_copies_of_weights
+
+    weight = torch.zeros(2)
+    utils = SimpleNamespace(fsdp2_sharded_save_to_cpu=lambda model: ({"w": (weight.cpu(), "spec")}, "mesh"))
+    assert utils.fsdp2_sharded_save_to_cpu(None)[0]["w"][0] is weight  # what verl does on a CPU
+    _keep_copies_of_weights(utils)
+    kept, spec = utils.fsdp2_sharded_save_to_cpu(None)
+    weight += 1
+    assert kept["w"][0].tolist() == [0.0, 0.0]
+    assert (kept["w"][1], spec) == ("spec", "mesh")

@@ -118,10 +118,11 @@ def _device() -> Any:
 
 
 def register() -> None:
-    """Offer the platform, and step around two places where verl assumes an accelerator."""
+    """Offer the platform, and step around three places where verl assumes an accelerator."""
     PlatformRegistry.register(platform="cpu")(CpuPlatform)
     register_post_import_hook(_one_backend_for_one_device, "verl.utils.distributed")
     register_post_import_hook(_offload_without_pinning, "verl.utils.fsdp_utils")
+    register_post_import_hook(_keep_copies_of_weights, "verl.utils.fsdp_utils")
 
 
 def _one_backend_for_one_device(distributed: Any) -> None:
@@ -135,3 +136,14 @@ def _offload_without_pinning(fsdp_utils: Any) -> None:
     original = fsdp_utils.CPUOffloadPolicy
     if original is not None:
         fsdp_utils.CPUOffloadPolicy = lambda **_: original(pin_memory=False)
+
+
+def _keep_copies_of_weights(fsdp_utils: Any) -> None:
+    """separate_async keeps weights aside by `.cpu()`, which is no copy of what a CPU holds and would follow training."""
+    original = fsdp_utils.fsdp2_sharded_save_to_cpu
+
+    def save(model: Any) -> tuple[dict[str, tuple[torch.Tensor, Any]], Any]:
+        shards, spec = original(model)
+        return {name: (shard.clone(), own) for name, (shard, own) in shards.items()}, spec
+
+    fsdp_utils.fsdp2_sharded_save_to_cpu = save
