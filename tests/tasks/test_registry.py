@@ -38,7 +38,7 @@ def own(tmp_path):
 
 
 def test_every_built_in_name_gives_its_task():
-    assert [tasks.get(name).name for name in tasks.names()] == tasks.names()
+    assert [tasks.get(name).name.partition(":")[0] for name in tasks.names()] == tasks.names()
     assert "countdown" in tasks.names()
 
 
