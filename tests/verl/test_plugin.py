@@ -250,6 +250,9 @@ def test_the_estimator_is_the_advantage_slot_and_leaves_pad_rows_out():
     mask, reward = torch.rand(14, TOKENS, generator=g) < 0.7, torch.rand(12, generator=g)
     batch = {"reward": reward, "group": torch.arange(12) % 4, "mask": mask[:12], "old_logp": torch.zeros(12, TOKENS)}
     torch.testing.assert_close(found[:12], presets.grpo.prepare(batch)[0]["advantage"])
+    by_batch = estimate('preset = "grpo"\n[advantage]\nscale = "batch"')[:12, 0][mask[:12, 0]]
+    deviation = (reward - reward.view(3, 4).mean(0).repeat(3)) / (reward.std() + 1e-6)
+    torch.testing.assert_close(by_batch, deviation[mask[:12, 0]])  # a pad row's reward of 0 would enter the deviation
     whitened = estimate("reinforce_pp")
     assert float(whitened[:12][mask[:12]].mean()) == pytest.approx(0, abs=1e-6)
 

@@ -139,7 +139,7 @@ def _offload_without_pinning(fsdp_utils: Any) -> None:
 
 
 def _keep_copies_of_weights(fsdp_utils: Any) -> None:
-    """separate_async keeps weights aside by `.cpu()`, which is no copy of what a CPU holds and would follow training."""
+    """separate_async sets weights aside by `.cpu()`, which is no copy of what a CPU holds and would follow training."""
     original = fsdp_utils.fsdp2_sharded_save_to_cpu
 
     def save(model: Any) -> tuple[dict[str, tuple[torch.Tensor, Any]], Any]:
