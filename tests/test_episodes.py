@@ -11,7 +11,7 @@ from isentrope import episodes, models
 from isentrope.episodes import line_break, play, sample_task
 from isentrope.errors import IsentropeError
 from isentrope.evaluate import evaluate
-from isentrope.sampling import sample
+from isentrope.sampling import Completion, sample
 from isentrope.tasks.base import NO_ANSWER, Example, judge
 
 
@@ -119,6 +119,17 @@ def test_an_episode_depends_on_its_seed_alone(embedded):
     assert alone[0].tokens == together[3].tokens
     assert [one.tokens for one in apart] == [one.tokens for one in together]
     assert [one.tokens for one in play(model, tokenizer, task, examples, 30)] != [one.tokens for one in together]
+
+
+def test_a_turn_cut_at_the_rows_own_limit_never_reaches_the_environment(embedded):
+    _, tokenizer = embedded
+    row = episodes._Row(episodes.Episode([5]), Echo(turns=0), seed=0)
+    ids = (*tokenizer.encode("123\n"),)  # ended by itself, but only two tokens fit into this row
+    row.take(Completion("123\n", ids, (0.1,) * 4, False), tokenizer, limit=2)
+    assert row.is_over
+    assert row.episode.is_truncated
+    assert row.environment.said == []
+    assert (row.episode.text, row.episode.entropies, row.episode.mask) == ("12", [0.1, 0.1], [True, True])
 
 
 def test_every_turn_of_every_row_has_random_numbers_of_its_own(embedded, monkeypatch):

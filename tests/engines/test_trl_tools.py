@@ -12,7 +12,8 @@ from datasets import Dataset
 from torch import Tensor
 from trl import GRPOTrainer
 
-from isentrope import models, presets, tasks
+from isentrope import episodes, models, presets, tasks
+from isentrope.engines import trl_tools
 from isentrope.engines.trl import ObjectiveTrainer, OptionError
 from isentrope.engines.trl_tools import TaskRollouts
 from isentrope.rollout import Rollout
@@ -165,7 +166,14 @@ def test_what_the_apps_write_is_marked(play: Callable[..., Run], monkeypatch: py
         outputs.append(original(self, prompts, trainer))
         return outputs[-1]
 
+    temperatures = []
+
+    def playing(*args: Any, temperature: float, **kwargs: Any) -> Any:
+        temperatures.append(temperature)
+        return episodes.play(*args, temperature=temperature, **kwargs)
+
     monkeypatch.setattr(TaskRollouts, "__call__", watched)
+    monkeypatch.setattr(trl_tools, "play", playing)
     found = play("apps=3,countdown=1", max_steps=1, temperature=2.0)  # hot enough to write line breaks
     words, task = found.trainer.processing_class, tasks.get("apps")
     answered = 0
@@ -182,6 +190,7 @@ def test_what_the_apps_write_is_marked(play: Callable[..., Run], monkeypatch: py
         elif row["task"] == "countdown":
             assert environment == ""
     assert answered > 0
+    assert temperatures == [2.0]
 
 
 @slow
