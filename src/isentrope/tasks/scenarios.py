@@ -1,4 +1,4 @@
-"""Goal completion by task and by scenario, as AppWorld reports an agent (Trivedi et al., arXiv:2407.18901, sec. 3.3).
+"""Goal completion by task and by scenario, as AppWorld reports an agent (Trivedi et al., arXiv:2407.18901).
 
 A scenario is a set of variants of one problem; it is completed by an attempt that completes every variant. A task takes
 part if it has `scenario(example)`, the name of an example's scenario.
