@@ -137,7 +137,7 @@ def languages(text: str) -> list[str]:
 
     Told from n-grams of characters by `langdetect` with a fixed seed, from the first 10,000 characters. 55 languages;
     a few words may be too little, and close relatives (Norwegian and Danish, Hindi and Marathi) are mixed up in short
-    texts. Upper case is read as lower case: langdetect passes over words in capitals.
+    texts. Upper case is read as lower case, which langdetect knows better.
     Source: Shuyo, Language Detection Library for Java, 2010.
     """
     detector = _factory().create()
