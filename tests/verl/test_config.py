@@ -58,11 +58,11 @@ def _refusal(function, *arguments, **keywords):
         ("seed=3", f"{ROLLOUT}.seed", 3),
         ("seed=3", f"{ACTOR}.data_loader_seed", 3),
         ("output.checkpoint_every=40", "trainer.save_freq", 5),
-        ("output.checkpoint_every=0", "trainer.save_freq", 60),
+        ("output.checkpoint_every=0", "trainer.save_freq", 20),
         ("output.keep_checkpoints=5", "trainer.max_actor_ckpt_to_keep", 5),
         ("output.report_to=['wandb']", "trainer.logger", ["console", "file", "wandb"]),
         ("evaluation.problems=0", "trainer.test_freq", -1),
-        ("evaluation.problems=7", "trainer.test_freq", 60),
+        ("evaluation.problems=7", "trainer.test_freq", 20),
         ("evaluation.samples=3", f"{ROLLOUT}.val_kwargs.n", 3),
         ("evaluation.temperature=0.5", f"{ROLLOUT}.val_kwargs.temperature", 0.5),
         ("verl.trainer.n_gpus_per_node=2", "trainer.n_gpus_per_node", 2),
@@ -279,9 +279,9 @@ def test_the_composed_configuration_is_a_copy():
 def test_the_arithmetic_of_a_job():
     found = batches(_recipe(), {"trainer.n_gpus_per_node": 2})
     assert (found.prompts, found.rows, found.minibatch_prompts, found.micro_rows) == (64, 512, 16, 64)
-    assert (found.ranks, found.updates_per_rollout, found.rollouts) == (2, 8, 60)
-    assert "60 rollouts of 64 prompts = 512 completions on 2 ranks" in found.describe()
-    assert "480 updates in all" in found.describe()
+    assert (found.ranks, found.updates_per_rollout, found.rollouts) == (2, 8, 20)
+    assert "20 rollouts of 64 prompts = 512 completions on 2 ranks" in found.describe()
+    assert "160 updates in all" in found.describe()
 
 
 def test_updates_are_counted_in_rollouts():

@@ -253,6 +253,6 @@ def test_the_package_has_a_recipe_for_the_engine():
     from isentrope.cli import train
 
     _, found = train._start(None, None, {"engine": "verl"}, [])
-    assert (found.engine, found.objective, found.trainer.steps) == ("verl", "ce_gppo", 480)
+    assert (found.engine, found.objective, found.trainer.steps) == ("verl", "ce_gppo", 160)
     _, found = train._start("default", None, {"engine": "verl"}, ["output.diagnostics_every=0"])
     assert found.trl
