@@ -231,3 +231,28 @@ def test_a_job_joins_a_cluster_that_runs_already(tmp_path, monkeypatch):
                 os.kill(pid, signal.SIGKILL)
     _assert_controlled("repo_d", found)
     assert "Connecting to existing Ray cluster" in Layout(tmp_path / "run").log.read_text()
+
+
+@pytest.mark.soak
+def test_ctrl_c_ends_every_process_of_a_job_and_leaves_its_last_checkpoint(tmp_path):
+    out, own = tmp_path / "run", {"text": True, "env": jobs.environment(), "process_group": 0}
+    words = [*jobs.command("adapo", out, 1), "--steps", "4000"]
+    with open(tmp_path / "said", "w") as said, subprocess.Popen(words, stdout=said, stderr=said, **own) as process:
+        jobs.wait_for_rollouts(process, out, KILLED_AFTER)
+        started = _descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+    assert "stopped; verl's last checkpoint is after update" in (tmp_path / "said").read_text()
+    assert latest_rollout(Layout(out)) is not None
+    deadline = time.monotonic() + 30
+    while left := [pid for pid in started if _is_alive(pid)]:
+        assert time.monotonic() < deadline, f"{len(left)} of {len(started)} processes are left"
+        time.sleep(0.5)
+
+
+def _is_alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
