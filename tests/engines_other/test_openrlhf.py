@@ -317,6 +317,15 @@ def test_install_puts_the_advantages_into_openrlhfs_trainer(installed: Any, monk
         assert torch.equal(a.advantages, b.advantages)
 
 
+def test_ray_makes_actors_of_our_classes() -> None:
+    for module, name in ((ppo_actor, "PolicyModelActor"), (ppo_trainer, "PPOTrainer")):
+        theirs = getattr(module, name)
+        plain = theirs.__ray_metadata__.modified_class.__ray_actor_class__
+        ours_ = ours._remote(type(name, (ours._local(theirs),), {"__module__": "ours"}))
+        assert ours._local(theirs) is plain
+        assert ours_.__ray_metadata__.modified_class.__ray_actor_class__.__module__ == "ours"
+
+
 def test_both_classes_survive_the_way_to_a_worker(installed: Any) -> None:
     for cls in installed:
         again = cloudpickle.loads(cloudpickle.dumps(cls))

@@ -183,8 +183,10 @@ def install(objective: Objective | str | Path | Mapping[str, Any]) -> None:
 
 
 def _local(remote: Any) -> Any:
-    """The class that OpenRLHF made a Ray actor of."""
-    return remote.__ray_metadata__.modified_class
+    """The class that OpenRLHF made a Ray actor of, as it was written: Ray takes a subclass of its own copy of it for
+    that copy, and would run OpenRLHF's.
+    """
+    return remote.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 def _remote(cls: type, **options: Any) -> Any:
