@@ -101,7 +101,7 @@ def test_without_folder_and_network_the_error_says_what_to_set(monkeypatch):
     [({"timeout": 0.0}, "above 0"), ({"timeout": float("nan")}, "above 0"), ({"workers": 0}, "above 0")],
 )
 def test_limits_that_are_none_are_refused(options, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(IsentropeError, match=match):
         tasks.get("aime24", **options)
 
 
