@@ -168,6 +168,16 @@ def test_verl_is_told_our_modules_so_that_their_errors_show(job, monkeypatch):
     assert verl_run._modules("", True) == ["isentrope.engines.verl", "isentrope.engines.verl_laptop"]
 
 
+def test_the_workers_of_a_cluster_that_runs_already_are_told_too():
+    pytest.importorskip("hydra")
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    words = verl_run._for_workers({"A": "/a b/c,d=e.jsonl", "B": "x,y"})
+    found = OverridesParser.create().parse_overrides(words)
+    where = "ray_kwargs.ray_init.runtime_env.env_vars"
+    assert {one.key_or_group: one.value() for one in found} == {f"{where}.A": "/a b/c,d=e.jsonl", f"{where}.B": "x,y"}
+
+
 def test_steps_end_when_the_reader_stops_the_job(job):
     endless = job(LOG + "    i = 0\n    while True: i += 1; log(i, x=i); time.sleep(.05)")
     threading.Timer(0.5, endless.stop).start()

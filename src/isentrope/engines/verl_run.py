@@ -1,8 +1,8 @@
 """A verl job as a child process: started, followed, stopped, and its metrics under our names.
 
 The job is `python -m verl.trainer.main_ppo` on the file `verl.yaml` of the run folder, with all its output in
-`verl/job.log`. It starts a Ray cluster of its own, or joins the one that RAY_ADDRESS names. Each start of a run writes
-metrics to a file of its own, which verl opens anew.
+`verl/job.log`. It starts a Ray cluster of its own, or joins the one that RAY_ADDRESS names; the run folder then lies
+where all nodes see it. Each start of a run writes metrics to a file of its own, which verl opens anew.
 
 Metrics: verl counts rollout batches; our `step` is the number of optimizer steps made by then. A number that our other
 engines log too has their name (`NAMES`), whatever the trainer of `isentrope.engines.verl` logs has it already, and
@@ -28,6 +28,7 @@ from isentrope.record import VERL_LATEST, writing
 
 POLL = 0.3  # seconds
 PATIENCE = 60.0  # seconds that a job gets to end after a signal
+LOGGER = "VERL_FILE_LOGGER_PATH"
 PLUGINS = "VERL_USE_EXTERNAL_MODULES"
 LOG_LINES = 200  # of the log's end, in which an error is looked for
 ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt): \S")  # how Python ends a traceback
@@ -58,6 +59,11 @@ class Step:
     values: Mapping[str, float]
 
 
+def _for_workers(told: Mapping[str, str]) -> list[str]:
+    """Overrides by which Ray gives these variables to its workers, also in a cluster that did not start from here."""
+    return [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}={json.dumps(value)}" for name, value in told.items()]
+
+
 def _modules(given: str, laptop: bool) -> list[str]:
     """The modules that verl imports in every process, ours among them: these fail aloud, not in silence."""
     ours = ["isentrope.engines.verl", *(["isentrope.engines.verl_laptop"] if laptop else [])]
@@ -81,15 +87,14 @@ class Job:
     def __init__(self, layout: Layout, laptop: bool, threads: int = 0) -> None:
         self.layout = layout
         self.metrics = _next_file(layout.metrics)
-        environment = os.environ | {"VERL_FILE_LOGGER_PATH": str(self.metrics.resolve())}
-        environment |= verl_laptop.environment() if laptop else {}
-        environment |= {PLUGINS: ",".join(_modules(environment.get(PLUGINS, ""), laptop))}
+        told = {LOGGER: str(self.metrics.resolve()), PLUGINS: ",".join(_modules(os.environ.get(PLUGINS, ""), laptop))}
+        environment = os.environ | told | (verl_laptop.environment() if laptop else {})
         environment |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
         layout.log.parent.mkdir(parents=True, exist_ok=True)
         with writing(layout.log), open(layout.log, "ab") as log:
             self._start = log.tell()
             self.process = subprocess.Popen(
-                command(layout),
+                [*command(layout), *_for_workers(told)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
