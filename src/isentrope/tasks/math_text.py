@@ -30,7 +30,7 @@ def final_answer(completion: str) -> str | None:
     >>> final_answer(r"so \boxed{\frac{1}{2}}."), final_answer(r"\boxed{3} and \boxed{5}"), final_answer("#### 72")
     ('\\frac{1}{2}', '3, 5', '72')
     >>> final_answer("Hence x = 7."), final_answer("The answer is $2x$."), final_answer("I met 7 on the way, no more")
-    ('7', '$2x$', None)
+    ('7', '$2x$.', None)
     """
     text = completion[-MAX_READ:]
     boxes = _boxes(text)
