@@ -208,3 +208,87 @@ def test_weights_that_are_kept_aside_do_not_follow_the_training():
     weight += 1
     assert kept["w"][0].tolist() == [0.0, 0.0]
     assert (kept["w"][1], spec) == ("spec", "mesh")
+
+
+# -- weights through a file
+
+
+def _engines():
+    from isentrope.engines.verl_laptop_files import FileEngine
+
+    master, other, server = FileEngine(1, is_master=True), FileEngine(1), FileEngine(1)
+    metadata = [engine.prepare() for engine in (master, other, server)]
+    actor, rollout = FileEngine.build_topology(2, 1, metadata)
+    for engine, path in zip((master, other, server), actor["path"] + rollout["path"], strict=True):
+        engine.init_process_group(path=path)
+    return master, other, server
+
+
+def test_weights_arrive_whole_whoever_is_first():
+    async def main():
+        master, other, server = _engines()
+        gathered = []
+
+        def weights(rank):
+            for name in ("a", "b"):
+                gathered.append((rank, name))
+                yield name, torch.full((2,), float(ord(name)))
+
+        async def receive():
+            return {name: tensor async for name, tensor in server.receive_weights(3)}
+
+        waiting = asyncio.create_task(receive())
+        await asyncio.sleep(0.2)
+        was_done, path = waiting.done(), master._file()
+        await asyncio.gather(master.send_weights(weights(0), 3), other.send_weights(weights(1), 3))
+        found = await asyncio.wait_for(waiting, 30)
+        for engine in (master, other, server):
+            engine.finalize()
+        return was_done, found, gathered, path
+
+    was_done, found, gathered, path = asyncio.run(main())
+    assert not was_done
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {"a": [97.0, 97.0], "b": [98.0, 98.0]}
+    assert len(gathered) == 4, "every rank goes through all weights, which is how they are gathered"
+    assert not path.parent.exists(), "nothing is left on the disk"
+
+
+def test_each_transfer_has_a_file_of_its_own():
+    assert _engines()[0]._file() != _engines()[0]._file()
+
+
+def test_weights_that_never_come_are_given_up(monkeypatch):
+    from isentrope.engines import verl_laptop_files
+
+    monkeypatch.setattr(verl_laptop_files, "PATIENCE", 0.1)
+
+    async def main():
+        return [pair async for pair in _engines()[2].receive_weights(1)]
+
+    with pytest.raises(IsentropeError, match="the trainer wrote no weights to"):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("mode", "servers", "gpus", "ordered", "backend"),
+    [
+        ("isentrope", 0, 2, True, None),
+        ("isentrope_colocate_async", 0, 2, False, None),
+        ("isentrope_separate_async", 1, 3, False, "file"),
+    ],
+)
+def test_the_asynchronous_trainers_get_their_gpus_and_their_own_buffer(
+    monkeypatch, mode, servers, gpus, ordered, backend
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    found = verl_laptop.settings(2, mode, servers)
+    assert found["ray_kwargs.ray_init.num_gpus"] == gpus
+    assert ("trainer.v1.sampler.custom_sampler.name" in found) == ordered
+    assert found.get("actor_rollout_ref.rollout.checkpoint_engine.backend") == backend
+
+
+def test_a_job_that_joins_a_cluster_declares_nothing_and_tells_its_workers(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "host:6379")
+    found = verl_laptop.settings(2)
+    assert not any("num_gpus" in key or "num_cpus" in key for key in found)
+    assert found["ray_kwargs.ray_init.runtime_env.env_vars"]["VERL_PLATFORM"] == "cpu"
