@@ -72,12 +72,17 @@ def test_comparable_is_a_band_of_ratios() -> None:
     assert claims_entropy.cispo_unstable(study("cispo, bounds .05 and .05", 1.1)).verdict == FAILS
 
 
-def test_a_target_is_held_within_a_tenth() -> None:
-    def study(end: float) -> dict[str, dict[str, Result]]:
-        return {"target": {"none": result(entropy_end=0.2), "adapo": result(entropy_end=end)}}
+def test_a_target_is_held_within_a_tenth_from_above_and_below() -> None:
+    def study(kept: float, reached: float) -> dict[str, dict[str, Result]]:
+        steered = dict.fromkeys(("dapo", "repo_d", "repo_r"), result(entropy_end=0.1))
+        return {
+            "objectives": steered | {"adapo": result(entropy_start=2.0, entropy_end=2.0 * kept)},
+            "target": {"none": result(entropy_end=0.2), "adapo": result(entropy_end=reached)},
+        }
 
-    assert claims_control.adapo_holds(study(1.05)).verdict == HOLDS
-    assert claims_control.adapo_holds(study(0.7)).verdict == FAILS
+    assert claims_control.adapo_holds(study(0.95, 1.05)).verdict == HOLDS
+    assert claims_control.adapo_holds(study(0.95, 0.7)).verdict == FAILS
+    assert claims_control.adapo_holds(study(0.5, 1.0)).verdict == FAILS
 
 
 def test_a_second_task_is_learnt_by_what_the_first_left() -> None:

@@ -90,8 +90,8 @@ def low_entropy_dominates(study: Study) -> Claim:
         ("", "moved, low over high", "entropy lost, low", "entropy lost, high"),
         tuple((name, text(share(name)), text(lost(name, LOW)), text(lost(name, HIGH))) for name in results),
         judge((share("group-relative"), 1.0, math.inf)),
-        f"They dominate where the ratio is above 1; it is {text(share('group-relative'))}. Dividing by the group's"
-        f" standard deviation does move it up: {text(share('group-centred'))} without.",
+        f"They dominate where the ratio is above 1; it is {text(share('group-relative'))}, without the"
+        f" division by the group's standard deviation {text(share('group-centred'))}.",
     )
 
 

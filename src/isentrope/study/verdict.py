@@ -55,6 +55,8 @@ def text(x: Estimate, digits: int = 3) -> str:
     >>> text(Estimate(0.5, 0.4, 0.6, 5))
     '.500 ± .100'
     """
+    if not x.count:
+        return "–"
     places = max(0, digits - 1 - math.floor(math.log10(abs(x.mean)))) if abs(x.mean) > 1e-9 else digits
     places = min(places, 4) if abs(x.mean) >= 1e-3 or x.mean == 0 else 6
     return f"{x.mean:.{places}f} ± {x.half:.{places}f}".replace("0.", ".", 1).replace(" 0.", " .").replace("-0.", "-.")
