@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -285,6 +285,22 @@ def test_what_the_hooks_cannot_host_is_named(objective, sentence):
     if isinstance(objective, str) and objective != "dr_grpo":
         with pytest.raises(ConfigError, match=sentence):
             gradient(objective, rows(), [[0]])
+
+
+@dataclass(frozen=True)
+class Particular:
+    """A rule of a user's whose `prepare` wants more than made-up numbers."""
+
+    def prepare(self, *, old_logp: torch.Tensor) -> dict[str, torch.Tensor]:
+        raise ValueError(f"{len(old_logp)} rows are too few")
+
+    def __call__(self, log_ratio: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
+        return log_ratio * advantage
+
+
+def test_a_rule_whose_prepare_cannot_be_tried_counts_as_one_that_prepares():
+    (found,) = hook_refusals(replace(presets.grpo, surrogate=Particular()))
+    assert "surrogate: Particular takes statistics of the whole batch" in found
 
 
 def test_what_the_hooks_can_host_is_taken():
