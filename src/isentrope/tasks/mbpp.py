@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,10 +101,16 @@ def tested_names(tests: list[str], code: str) -> list[str]:
     >>> tested_names(["assert most([Pair(1, 2)]) == set()"], "class Pair: ...\ndef most(pairs): ...")
     ['Pair', 'most']
     """
-    found = [node for test in tests for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)]
-    defined = {node.name for node in ast.parse(code).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    found = [node for test in tests for node in ast.walk(_parsed(test)) if isinstance(node, ast.Name)]
+    defined = {node.name for node in _parsed(code).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     used = {node.id: None for node in found if node.id in defined or not hasattr(builtins, node.id)}
     return list(reversed(used))
+
+
+def _parsed(text: str) -> ast.Module:
+    with warnings.catch_warnings():  # some references write a backslash that begins no escape sequence
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 def near_misses(example: Example) -> Iterator[str]:
