@@ -25,7 +25,7 @@ from torch import Tensor
 from isentrope import masked, spec
 from isentrope.aggregate import Totals
 from isentrope.engines.verl_columns import group_numbers, is_pad
-from isentrope.engines.verl_keys import ConfigError, named, objective_source
+from isentrope.engines.verl_keys import ConfigError, lookup, named, objective_source
 from isentrope.engines.verl_placement import driver_part, hook_refusals, needs_length
 from isentrope.objective import Objective
 
@@ -95,8 +95,6 @@ def _source_of(config: Any) -> str:
 
 
 def _scale_factor(config: Any) -> float | None:
-    from isentrope.engines.verl_keys import lookup
-
     return lookup(_root(config), "actor_rollout_ref.actor.loss_scale_factor")
 
 

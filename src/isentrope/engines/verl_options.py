@@ -28,6 +28,7 @@ from isentrope.engines.verl_keys import (
     trainer_mode,
 )
 from isentrope.engines.verl_placement import hook_refusals
+from isentrope.engines.verl_prepare import critic_rule
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
 
@@ -153,8 +154,6 @@ def _columns(config: Config, objective: Objective) -> Iterator[str]:
 
 def supplied_columns(config: Config, objective: Objective) -> frozenset[str]:
     """What our trainer's `prepare` and `loss` get with a configuration; a reference model starts where it is read."""
-    from isentrope.engines.verl_prepare import critic_rule
-
     found = {
         "ref_logp": True,
         "old_entropy": not lookup(config, "algorithm.rollout_correction.bypass_mode", False),
