@@ -146,5 +146,5 @@ def certainty_costs_variety(study: Study) -> Claim:
         tuple((label, text(one), text(k)) for (_, label), (one, k) in zip(WORLDS, found, strict=True)),
         judge(*(ABOVE(k) for _, k in found)),
         "The verdict is on pass@16.",
-        "frontier-k",
+        "frontier-bandits-16",
     )
