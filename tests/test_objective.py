@@ -256,3 +256,15 @@ def test_an_objective_is_a_value():
     assert replace(presets.grpo) == presets.grpo
     assert presets.grpo != presets.dapo
     assert replace(presets.grpo, select=[VaryingReward()]).select == (VaryingReward(),)
+
+
+@pytest.mark.parametrize("name", ["gspo", "rloo", "sapo", "ce_gppo"])
+def test_an_advantage_that_is_carried_as_one_number_a_row_may_have_either_shape(name):
+    objective, batch = getattr(presets, name), check.draw(seed=3)
+    prepared, _ = objective.prepare({k: x for k, x in batch.items() if k not in ("logp", "entropy")})
+    totals, logp = objective.count(prepared), {"logp": batch["logp"]}
+    flat = prepared | {"advantage/row": prepared["advantage/row"].flatten()}
+    spread = {k: x for k, x in prepared.items() if k != "advantage/row"}
+    weights = [objective.weights(rows | logp, totals) for rows in (prepared, flat, spread)]
+    assert torch.equal(weights[0], weights[1])
+    torch.testing.assert_close(weights[0], weights[2], rtol=1e-12, atol=1e-15)

@@ -344,17 +344,14 @@ class Objective:
         if "logp" in reads(self.surrogate):  # which is 0 at all other tokens
             given["logp"] = rows["logp"].sum(-1, keepdim=True) / count.clamp(min=1)
         ratio = None if slots.ignores_ratio(self.surrogate) else invoke(self.ratio, rows, method="of_rows")
-        return slots.call("surrogate", self.surrogate, given, ratio, rows[ROW_ADVANTAGE]) * count
+        return slots.call("surrogate", self.surrogate, given, ratio, _row_advantage(rows)) * count
 
     @cached_property
     def _is_alike_in_a_row(self) -> bool:
         """J and its gradient are the same for all tokens of a row, once the advantage is."""
         plain = not (self.select or self.penalties or self.correction or self._shapes_in_loss)
-        return (
-            plain
-            and slots.is_elementwise(self.surrogate)
-            and (slots.ignores_ratio(self.surrogate) or hasattr(self.ratio, "of_rows"))
-        )
+        ratio = slots.ignores_ratio(self.surrogate) or hasattr(self.ratio, "of_rows")
+        return plain and ratio and slots.is_elementwise(self.surrogate)
 
     @cached_property
     def _shapes_in_loss(self) -> bool:
@@ -363,7 +360,7 @@ class Objective:
     def _per_token(self, rows: dict[str, Tensor]) -> Tensor:
         log_ratio = None if slots.ignores_ratio(self.surrogate) else slots.call("ratio", self.ratio, rows)
         by_row = slots.is_elementwise(self.surrogate) and ROW_ADVANTAGE in rows and not self._shapes_in_loss
-        advantage = rows[ROW_ADVANTAGE] if by_row else self._shape(rows)
+        advantage = _row_advantage(rows) if by_row else self._shape(rows)
         objective: Tensor = slots.call("surrogate", self.surrogate, rows, log_ratio, advantage)
         if self.correction is not None:
             objective = objective * slots.call("correction", self.correction, rows).detach()
@@ -397,3 +394,7 @@ def _spread(advantage: Tensor, mask: Tensor) -> dict[str, Tensor]:
     if advantage.ndim == 2:
         return {"advantage": masked.fill(advantage, mask)}
     return {"advantage": masked.fill(advantage[:, None], mask), ROW_ADVANTAGE: advantage[:, None]}
+
+
+def _row_advantage(rows: Mapping[str, Tensor]) -> Tensor:
+    return rows[ROW_ADVANTAGE].reshape(-1, 1)  # an engine may carry it as [B]

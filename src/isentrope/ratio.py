@@ -44,7 +44,7 @@ class SequenceRatio:
         return log_s[:, None] + (logp - logp.detach())
 
     def of_rows(self, *, logp: Tensor, old_logp: Tensor, mask: Tensor) -> Tensor:
-        """log s itself, [B,1]: n tokens of a row that share J(log s) sum to n J, with the same gradient of each token."""
+        """log s itself, [B,1]: the n tokens of a row that share J(log s) sum to n J, and each has its gradient."""
         return masked.row_mean(logp - old_logp, mask)[:, None]
 
 

@@ -2,7 +2,7 @@
 
     run/
       recipe.toml                  the recipe as resolved: every default and every `--set` written out
-      versions.json                isentrope, python, torch, transformers, trl, verl, platform; seed; when the run started
+      versions.json                isentrope, python, torch, transformers, trl, verl, platform; seed; starting time
       metrics.jsonl                one JSON object per optimizer step
       evaluation-before.json       the report on held-out problems before the first step, and after the last one
       evaluation-after.json

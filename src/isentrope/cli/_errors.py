@@ -90,7 +90,7 @@ def failing(record: Path) -> Iterator[None]:
 
 
 def _disk_full(text: str, folder: Path) -> str:
-    """The sentence for a write that failed for want of space, "" for another error: torch names only its own archive."""
+    """The sentence for a write that failed for want of space, "" for another error; torch names only its archive."""
     if "No space left" not in text and "inline_container" not in text:
         return ""
     free = shutil.disk_usage(folder).free / 2**20

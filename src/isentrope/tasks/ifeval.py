@@ -134,8 +134,9 @@ def followed(completion: str, example: Example) -> Followed:
 def accuracy(results: Sequence[Followed]) -> Accuracy:
     """The paper's four figures for the results of any prompts. Raises IsentropeError without a result.
 
-    >>> accuracy([Followed((True, False), (True, True)), Followed((False, False), (True, False))])
-    Accuracy(prompt_strict=0.0, prompt_loose=0.5, instruction_strict=0.25, instruction_loose=0.75, prompts=2, ...
+    >>> found = accuracy([Followed((True, False), (True, True)), Followed((False, False), (True, False))])
+    >>> found.prompt_strict, found.prompt_loose, found.instruction_strict, found.instruction_loose
+    (0.0, 0.5, 0.25, 0.75)
     """
     if not results:
         raise IsentropeError("there is no response to compute the accuracy of; give at least one")
