@@ -137,6 +137,27 @@ def test_a_token_without_a_usable_log_probability_is_excluded_everywhere():
     assert told(of)["totals"][0] == float(column(store, "response_mask").sum()) - 1
 
 
+@pytest.mark.parametrize("objective", ["grpo", "gepo", "repo_d", "kl_cov", "reinforce_pp"])
+@pytest.mark.parametrize("count", [1, SAMPLES])
+def test_a_row_that_could_not_be_scored_is_as_if_it_were_not_there(objective, count):
+    rows = rows_with()
+    left_out = list(rows)[1 : 1 + count]
+    for key, row in rows.items():
+        row["extra_fields"] = {"reward_extra_info": {"unscored": float(key in left_out), "pred": ""}}
+    of, plain = made(objective), made(objective)
+    store, logged, _ = advantages(of, rows)
+    others = {key: row for key, row in rows_with().items() if key not in left_out}
+    expected, _, _ = advantages(plain, others)
+    assert logged["unscored"] == count / len(rows)
+    assert told(of)["totals"] == told(plain)["totals"]
+    for key in others:
+        torch.testing.assert_close(store.rows[key]["advantages"], expected.rows[key]["advantages"])
+        assert not store.rows[key]["isentrope/excluded"].any()
+    for key in left_out:
+        assert store.rows[key]["isentrope/excluded"].all()
+        assert not store.rows[key]["advantages"].any()
+
+
 @pytest.mark.parametrize("objective", ["gepo", "repo_d", "dapo", "kl_cov", "reinforce_pp", "high_entropy"])
 def test_pad_rows_enter_no_statistic(objective):
     plain, padded = made(objective), made(objective)

@@ -38,6 +38,7 @@ class Rollout:
     """A rollout batch of verl's: columns [n,...] of its real rows, and where these stand among the `num_rows` it has.
 
     final: [n], True at the last row of each session; session: [n] int. An agent loop may leave several rows a session.
+    unscored: [num_rows], True at rows that no verifier could judge; they are not among the real ones.
     """
 
     columns: dict[str, Tensor]
@@ -45,6 +46,7 @@ class Rollout:
     num_rows: int
     session: Tensor
     final: Tensor
+    unscored: Tensor
 
     @property
     def has_long_sessions(self) -> bool:
@@ -65,15 +67,18 @@ def rollout(
     tasks: Sequence[int] | None,
     response_lengths: Tensor,
     length_limit: float,
+    unscored: Sequence[bool] | None = None,
 ) -> Rollout:
     """The columns of a rollout batch.
 
     fields: verl's, padded to [N,T]: response_mask, token_level_rewards, and whichever of `CARRIED` there are.
     uids: a prompt's. keys: verl's keys "<uid>_<session>_<index>". tasks: a number for each row. response_lengths: [N],
-    tool output included; length_limit: the most tokens of a response.
+    tool output included; length_limit: the most tokens of a response. unscored: a bool for each row.
     """
     mask = fields["response_mask"].bool()
-    places = torch.tensor([i for i in range(len(mask)) if not is_pad(uids[i], mask[i])], dtype=torch.long)
+    left_out = torch.tensor(unscored if unscored is not None else [False] * len(mask), dtype=torch.bool)
+    real = [i for i in range(len(mask)) if not (left_out[i] or is_pad(uids[i], mask[i]))]
+    places = torch.tensor(real, dtype=torch.long)
     chosen = places.tolist()
     columns = {ours: fields[name][places].float() for ours, name in CARRIED.items() if name in fields}
     columns["mask"] = mask[places]
@@ -84,7 +89,7 @@ def rollout(
     if tasks is not None:
         columns["task"] = torch.tensor([tasks[i] for i in chosen], dtype=torch.long)
     session, final = _sessions([keys[i] for i in chosen])
-    return Rollout(columns, places, len(mask), session, final)
+    return Rollout(columns, places, len(mask), session, final, left_out)
 
 
 def _sessions(keys: Sequence[str]) -> tuple[Tensor, Tensor]:

@@ -55,6 +55,9 @@ def prepare(objective: Objective, batch: Rollout, progress: Progress) -> Prepare
     if len(progress.tasks) > 1 and "task" in rows:
         fields[f"{PREFIX}task"] = rows["task"]
     whole = {name: batch.whole(column) for name, column in fields.items()}
+    if batch.unscored.any():  # to the workers their tokens are as if they were masked
+        excluded = whole.get(f"{PREFIX}excluded", torch.zeros_like(whole["advantages"], dtype=torch.bool))
+        whole[f"{PREFIX}excluded"] = excluded | batch.unscored[:, None]
     return Prepared(whole, now.count(rows), replace(progress, state=state), rows)
 
 

@@ -51,7 +51,7 @@ _TOKEN_FIELDS = (
     "ref_log_prob",
     "values",
 )
-_ROW_FIELDS = ("uid", "task", "data_source")
+_ROW_FIELDS = ("uid", "task", "data_source", "extra_fields")
 
 
 def settle(config: Any, objective: Objective, base_mode: str) -> None:
@@ -143,7 +143,11 @@ class ObjectiveSteps:
         fields = self._rewarded({name: tokens[name] for name in _names(tokens)}, metrics)
         numbers = None if tasks is None else self._task_numbers(tasks, uids)
         assert uids is not None, "verl gives every row a uid"
-        return rollout(fields, uids, keys, numbers, lengths, self._limit)
+        unscored = _unscored(_listed(data, "extra_fields"))
+        if unscored is not None:
+            real = [x for uid, x in zip(uids, unscored, strict=True) if not str(uid).startswith("pad")]
+            metrics["unscored"] = sum(real) / max(1, len(real))
+        return rollout(fields, uids, keys, numbers, lengths, self._limit, unscored)
 
     def _rewarded(self, fields: dict[str, Tensor], metrics: dict[str, Any]) -> dict[str, Tensor]:
         """With `token_level_rewards`, and `rollout_is_weights` where verl corrects for the sampler."""
@@ -271,6 +275,13 @@ def _listed(data: Mapping[str, Any], name: str) -> list[Any] | None:
         return None
     found = data[name]
     return list(found.tolist() if isinstance(found, torch.Tensor | np.ndarray) or hasattr(found, "tolist") else found)
+
+
+def _unscored(extra_fields: list[Any] | None) -> list[bool] | None:
+    """For each row whether its verifier could not judge it (`tasks.compute_score`); None where none says anything."""
+    given = [getattr(held, "data", held) for held in extra_fields or []]
+    said = [held.get("reward_extra_info") or {} if isinstance(held, dict) else {} for held in given]
+    return [bool(info.get("unscored")) for info in said] if any("unscored" in info for info in said) else None
 
 
 def _names(data: Mapping[str, Any]) -> list[str]:
