@@ -27,6 +27,12 @@ def test_the_distribution_function_is_the_integral_of_the_density(freedom: int) 
     assert seeds.cumulative(-1.5, freedom) == pytest.approx(0.5 - float(area), abs=1e-8)
 
 
+def test_an_interval_by_hand() -> None:
+    """s = 1, n = 3: 4.303 / sqrt(3) = 2.484 on either side."""
+    found = seeds.estimate([1.0, 2.0, 3.0])
+    assert (found.mean, round(found.half, 3)) == (2.0, 2.484)
+
+
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     drawn = torch.randn(2000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
     found = [seeds.estimate(row) for row in drawn.tolist()]

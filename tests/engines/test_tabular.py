@@ -105,6 +105,19 @@ def test_objectives_see_the_same_problems_in_the_same_order() -> None:
     assert (trainer.problems.task[seen[0]] == 0).sum(1).tolist() == [6, 6, 6]  # flat has three quarters of the weight
 
 
+def test_every_pass_goes_through_every_row_once() -> None:
+    trainer = trainer_of(presets.grpo)
+    parts = []
+    for _ in range(4):  # two minibatches, two passes
+        trainer.step()
+        assert trainer._last is not None
+        parts.append(trainer._last.row.tolist())
+        assert trainer._last.rows["reward"].tolist() == trainer._prepared["reward"][trainer._last.row].tolist()
+    assert sorted(parts[0] + parts[1]) == list(range(32))
+    assert parts[2:] == parts[:2]
+    assert parts[0] != sorted(parts[0])  # shuffled
+
+
 def test_a_step_changes_entropy_as_first_order_theory_says() -> None:
     """The error is of second order: a tenth of the learning rate makes it a hundredth."""
     errors = []
