@@ -32,10 +32,16 @@ def areas(**values: float) -> dict[str, dict[str, Result]]:
     return both(**{name: result(entropy_area=x, entropy_end=0.5) for name, x in values.items()})
 
 
+def levels(**values: float) -> dict[str, dict[str, Result]]:
+    names = dict.fromkeys(claims_entropy.AT_EQUAL_REWARD, 1.0) | values
+    return both(**{name: result(entropy_at_reward=x) for name, x in names.items()})
+
+
 @pytest.mark.parametrize(
     ("claim", "agrees", "contradicts"),
     [
         (claims_entropy.grpo_fastest, areas(grpo=1, dapo=2, ce_gppo=2), areas(grpo=1, dapo=2, ce_gppo=0.5)),
+        (claims_entropy.more_at_equal_reward, levels(dapo=2, ce_gppo=2), levels(dapo=2, ce_gppo=0.5)),
         (claims_entropy.dapo_keeps_more, areas(grpo=1, dapo=2), areas(grpo=2, dapo=1)),
         (claims_entropy.dapo_overshoots, both(dapo=result(entropy_end=2)), both(dapo=result(entropy_end=0.5))),
         (claims_entropy.ce_gppo_between, areas(grpo=1, ce_gppo=2, dapo=3), areas(grpo=2, ce_gppo=1, dapo=3)),

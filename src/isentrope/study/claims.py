@@ -11,6 +11,7 @@ from isentrope.study.verdict import Claim, Study
 
 CLAIMS: tuple[Callable[[Study], Claim], ...] = (
     entropy.grpo_fastest,
+    entropy.more_at_equal_reward,
     entropy.dapo_keeps_more,
     entropy.dapo_overshoots,
     entropy.ce_gppo_between,

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from isentrope import seeds
 from isentrope.seeds import Estimate
-from isentrope.study.runs import Result, Results
+from isentrope.study.runs import LEVEL, Result, Results
 from isentrope.study.verdict import (
     ABOVE,
     BELOW,
@@ -43,6 +43,23 @@ def grpo_fastest(study: Study) -> Claim:
         judge(*map(ABOVE, gaps)),
         f"Mean entropy minus GRPO's: on bandits {said[0]}, {said[1]}; on chains {said[2]}, {said[3]}.",
         "entropy",
+    )
+
+
+AT_EQUAL_REWARD = ("grpo", "dapo", "ce_gppo", "gppo", "cispo", "gepo", "repo_r", "adapo", "clip_cov", "neutral drift")
+
+
+def more_at_equal_reward(study: Study) -> Claim:
+    gaps = [gap(study[w], "grpo", name, "entropy_at_reward") for w, _ in WORLDS for name in ("dapo", "ce_gppo")]
+    said = [text(x) for x in gaps]
+    return Claim(
+        "At equal reward DAPO and CE-GPPO have more entropy left than GRPO",
+        "our reading of the first claim",
+        f"Entropy when the expected reward first reaches {LEVEL:g}, which takes out how fast each learns.",
+        ("", *(label for _, label in WORLDS)),
+        tuple((n, *(text(study[w][n].mean("entropy_at_reward")) for w, _ in WORLDS)) for n in AT_EQUAL_REWARD),
+        judge(*map(ABOVE, gaps)),
+        f"Minus GRPO's: on bandits dapo {said[0]}, ce_gppo {said[1]}; on chains dapo {said[2]}, ce_gppo {said[3]}.",
     )
 
 

@@ -21,7 +21,7 @@ trained for this page.** What holds here holds of the update rules on such probl
 language model has to be run there: `isentrope compare --objectives grpo,ce_gppo,gepo --seeds 3` does that with the
 embedded model, and takes about a minute and a half a run on two idle cores. Results that contradict a paper stand as
 they came out: other problems, other sizes, another optimizer may well be why. So may the yardstick: entropy is compared
-at equal numbers of updates, and what learns faster loses its entropy sooner.
+at equal numbers of updates, and what learns faster loses its entropy sooner; the second claim takes that out.
 
 `python -m isentrope.study` makes all of it again, some ten minutes of one core: results as JSON in `docs/study/`,
 pictures, and this page. What is there already is not run again. Not run: anything on a language model, number formats

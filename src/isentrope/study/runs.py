@@ -27,6 +27,7 @@ from isentrope.recipe import Recipe, load
 from isentrope.seeds import Estimate
 
 EVERY = 8  # steps between two points of a curve
+LEVEL = 0.4  # of the expected reward, at which entropies are compared: all that learn pass it
 DIGITS = 6  # significant ones of what is kept
 CURVES = ("exact/entropy", "exact/reward", "exact/kl_start")
 KEPT = ("exact/entropy",)  # of the curves, those that the page shows
@@ -96,6 +97,7 @@ def _figures(
         "entropy_end": fmean(entropy[-tenth:]),
         "entropy_area": cumulative_entropy(entropy, steps) / (steps[-1] - steps[0]),
         "entropy_peak": max(entropy),
+        "entropy_at_reward": entropy_at(curves["exact/reward"][1], entropy, LEVEL),
         "reward_end": curves["exact/reward"][1][-1],
         "kl_start": curves["exact/kl_start"][1][-1],
         "gradient_norm": _mean(lines, "grad_norm"),
@@ -104,6 +106,19 @@ def _figures(
         "clip_high": _mean(lines, "clip/high"),
     }
     return found | _by_task(trainer, lines) | _by_stage(trainer, lines)
+
+
+def entropy_at(reward: Sequence[float], entropy: Sequence[float], level: float) -> float:
+    """The entropy at which the reward first reaches a level, between two points in proportion; NaN where it never does.
+
+    >>> entropy_at([0.0, 0.2, 0.6], [2.0, 1.0, 0.5], 0.4)
+    0.75
+    """
+    for i in range(1, len(reward)):
+        if reward[i - 1] < level <= reward[i]:
+            share = (level - reward[i - 1]) / (reward[i] - reward[i - 1])
+            return entropy[i - 1] + share * (entropy[i] - entropy[i - 1])
+    return math.nan
 
 
 def _mean(lines: Sequence[Mapping[str, float]], name: str) -> float:
