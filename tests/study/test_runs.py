@@ -54,10 +54,11 @@ def test_results_are_made_once(tmp_path: Path) -> None:
     first = lab.experiment("mine", conditions)
     assert len(first["a"].figures["pass_at_1"]) == 2
     assert len(first["a"].curves["exact/entropy"]["mean"]) == 1  # every second point of a curve
-    assert lab.experiment("mine", conditions | {"b": Condition(presets.gepo, "tabular", SMALL)})["a"] == first["a"]
+    again = lab.experiment("mine", conditions | {"b": Condition(presets.gepo, "tabular", SMALL)})
+    assert repr(again["a"]) == repr(first["a"])  # figures that a run does not have are NaN
     assert [text.split(",")[0] for text in told] == ["mine: a", "mine: b"]
     changed = {"a": replace(conditions["a"], changes=SMALL | {"trainer.learning_rate": 0.01})}
-    assert lab.experiment("mine", changed)["a"] != first["a"]
+    assert repr(lab.experiment("mine", changed)["a"]) != repr(first["a"])
     assert len(told) == 3
     replace(lab, steps=32).experiment("mine", changed)
     assert len(told) == 4
@@ -98,4 +99,4 @@ def test_a_run_gives_the_kept_result_again(name: str, condition: str) -> None:
     found, steps = kept(name, condition)
     figures, _ = READ.get(name, runs.run)(EXPERIMENTS[name]()[condition], 0, steps)
     for figure, values in found[condition].figures.items():
-        assert figures[figure] == pytest.approx(values[0], rel=1e-4, abs=1e-9), figure
+        assert figures[figure] == pytest.approx(values[0], rel=1e-4, abs=1e-9, nan_ok=True), figure
