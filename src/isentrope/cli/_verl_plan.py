@@ -8,6 +8,7 @@ from typing import Any
 
 from isentrope import models
 from isentrope.cli._output import console, print_json
+from isentrope.cli._plan import offline
 from isentrope.cli._session import brief, load_objective
 from isentrope.engines import verl_config
 from isentrope.engines.verl_config import Batches, Layout
@@ -117,7 +118,8 @@ def plan(recipe: Recipe, out: Path | None, as_json: bool) -> None:
 
     Raises IsentropeError for a recipe that cannot be honoured, after printing.
     """
-    found = resolve(recipe, out, is_dry=True)
+    with offline():
+        found = resolve(recipe, out, is_dry=True)
     if out is not None:
         RunFolder.create(out)
         write_text(found.layout.config, found.yaml())
