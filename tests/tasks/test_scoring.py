@@ -88,3 +88,18 @@ def test_verls_own_keywords_pass_and_others_are_refused():
     assert call("132", reward_router_address=None, reward_model_tokenizer=None)["outcome"] == "wrong"
     with pytest.raises(IsentropeError, match="no option 'tolerance'"):
         call("132", tolerance=3)
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_a_reward_that_is_no_number_is_an_error(bad, tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "from types import SimpleNamespace\n"
+        "class Odd:\n"
+        "    name = 'odd'\n"
+        "    def examples(self, split, count, seed): return []\n"
+        f"    def score(self, completion, example): return SimpleNamespace(reward=float('{bad}'), outcome='right',"
+        " answer='x', reason='')\n"
+        "    def validate(self): pass\n"
+    )
+    with pytest.raises(IsentropeError, match=f"task odd gave the reward {bad} to a completion that it judged 'right'"):
+        scoring.compute_score(f"{tmp_path}/odd.py:Odd", "x", "1")

@@ -1,6 +1,7 @@
 """What a task is: examples, a verifier, and splits that cannot overlap."""
 
 import hashlib
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,16 @@ def unscored(reason: str, answer: str = "") -> Score:
 def judge(is_right: bool, answer: str) -> Score:
     """Score 1 "right" or 0 "wrong" for an answer that was found."""
     return Score(1.0, "right", answer) if is_right else Score(0.0, "wrong", answer)
+
+
+def checked(score: Score, task: str) -> Score:
+    """The score, as it is. Raises IsentropeError for a reward that is no number: a task of one's own may return any."""
+    if score.outcome != "unscored" and not math.isfinite(score.reward):
+        raise IsentropeError(
+            f"task {task} gave the reward {score.reward} to a completion that it judged {score.outcome!r}; a reward is"
+            " a finite number, and what cannot be judged is 'unscored'"
+        )
+    return score
 
 
 class Task(Protocol):

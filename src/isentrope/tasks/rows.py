@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from isentrope.errors import IsentropeError
-from isentrope.tasks.base import Example, Score, Split, Task, generator, text_of
+from isentrope.tasks.base import Example, Score, Split, Task, checked, generator, text_of
 from isentrope.tasks.registry import Mix, weighted
 
 ABSTAINS = "may_abstain"  # attribute of a reward function whose None means: could not be scored
@@ -100,4 +100,4 @@ def _score(by_name: dict[str, Task], prompt: Any, completion: Any, name: str, an
             f"a row belongs to task {name!r}, which the reward function lacks; it has {', '.join(by_name)}"
         )
     example = Example(prompt, json.loads(answer), name)
-    return by_name[name].score(text_of(completion), example)
+    return checked(by_name[name].score(text_of(completion), example), name)

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from isentrope.errors import IsentropeError
-from isentrope.tasks.base import Example, Score, Task
+from isentrope.tasks.base import Example, Score, Task, checked
 from isentrope.tasks.registry import get
 
 VERL_PASSES = frozenset({"reward_router_address", "reward_model_tokenizer"})  # to every reward function; none of ours
@@ -52,7 +52,7 @@ def compute_score(
     chosen = _options(data_source, info.get(OPTIONS)) | _options(data_source, options)
     task = _task(data_source, json.dumps(chosen, sort_keys=True))
     example = Example(info.get("prompt") or "", _answer(data_source, ground_truth), task.name)
-    return fields_of(task.score(solution_str, example))
+    return fields_of(checked(task.score(solution_str, example), task.name))
 
 
 def fields_of(score: Score) -> dict[str, Any]:
