@@ -55,6 +55,13 @@ COMPOSITIONS = {
         shaping=(*presets.gepo.shaping, *presets.repo_r.shaping),
         surrogate=GradientPreservingClip(keep_low=0.5, keep_high=PI),
     ),
+    # what is computed once a row, with each thing that differs within a row
+    "rloo_to_reference": replace(presets.rloo, penalties=(ReferenceKL(coef=0.1),)),
+    "rloo_with_bonus": replace(presets.rloo, penalties=(EntropyBonus(coef=0.01),)),
+    "gspo_corrected": replace(presets.gspo, correction=TruncatedImportance()),
+    "gspo_on_a_share": replace(presets.gspo, select=(HighEntropyTokens(),)),
+    "gspo_rescaled": replace(presets.gspo, shaping=presets.repo_r.shaping),
+    "sequence_cispo": replace(presets.cispo, ratio=presets.gspo.ratio),
     "dual_clip": replace(BASE, surrogate=PPOClip(dual=1.5)),
     "penalties": replace(
         BASE,

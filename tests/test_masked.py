@@ -48,10 +48,10 @@ def test_filling_broadcasts_as_a_selection_does(shapes, dtype):
 
 def test_filling_in_float32_stops_value_and_gradient_at_the_mask_twice_over():
     x = X.float().requires_grad_()
-    (gradient,) = torch.autograd.grad(masked.fill(x, MASK).pow(3).sum(), x, create_graph=True)
-    assert gradient.tolist() == [[3, 12, 0], [48, 0, 0], [0, 0, 0]]
+    (gradient,) = torch.autograd.grad((masked.fill(x, MASK) + 1).pow(3).sum(), x, create_graph=True)
+    assert gradient.tolist() == [[12, 27, 0], [75, 0, 0], [0, 0, 0]]
     (second,) = torch.autograd.grad(gradient.sum(), x)
-    assert second.tolist() == [[6, 12, 0], [24, 0, 0], [0, 0, 0]]
+    assert second.tolist() == [[12, 18, 0], [30, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
