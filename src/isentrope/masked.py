@@ -53,7 +53,7 @@ class _Blank(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(mask)
-        kept, bits = mask.int(), x.contiguous().view(torch.int32)
+        kept, bits = mask.int(), x.view(torch.int32)
         fits = kept.shape == torch.broadcast_shapes(kept.shape, bits.shape)  # type: ignore[no-untyped-call]
         return (kept.mul_(bits) if fits else kept * bits).view(torch.float32)
 
