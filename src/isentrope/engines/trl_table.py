@@ -1,9 +1,8 @@
 """The table `[trl]` of a recipe: fields of trl.GRPOConfig by their own names, but for those that the recipe sets."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Mapping
-
-from trl import GRPOConfig
 
 from isentrope.errors import IsentropeError
 from isentrope.recipe import suggestion
@@ -44,12 +43,24 @@ FIXED_BY_COMMAND = (
 
 
 def check_table(table: Mapping[str, object], label: str) -> None:
-    """Refuse keys that are no field of trl.GRPOConfig or that a recipe sets elsewhere."""
-    known = [field.name for field in dataclasses.fields(GRPOConfig) if field.init]
+    """Refuse keys that are no field of trl.GRPOConfig or that a recipe sets elsewhere.
+
+    Without TRL a recipe is still read, as for a plan or another engine; which fields it has is not known then.
+    """
+    known = _fields()
     for key in table:
         if key in OWNED_BY_RECIPE:
             raise IsentropeError(f"{label}: [trl] {key} is set by {OWNED_BY_RECIPE[key]}; use that key")
         if key in FIXED_BY_COMMAND:
             raise IsentropeError(f"{label}: [trl] {key} is set by the command itself; remove it")
-        if key not in known:
+        if known and key not in known:
             raise IsentropeError(f"{label}: [trl] has no key {key!r}{suggestion(key, known)}")
+
+
+def _fields() -> list[str]:
+    """The fields of trl.GRPOConfig; none where TRL is not installed."""
+    if importlib.util.find_spec("trl") is None:
+        return []
+    from trl import GRPOConfig
+
+    return [field.name for field in dataclasses.fields(GRPOConfig) if field.init]
