@@ -134,12 +134,13 @@ def decode(value: Any) -> Any:
 
 def versions(seed: int) -> dict[str, Any]:
     """What is needed to run this again: package versions (null where not installed), platform, seed, starting time."""
-    found: dict[str, Any] = {name: _version(name) for name in VERSIONED}
+    found: dict[str, Any] = {name: version_of(name) for name in VERSIONED}
     found |= {"python": platform.python_version(), "platform": platform.platform(), "seed": seed}
     return found | {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """The installed version of a package, None where it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -8,8 +8,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from isentrope.cli._display import Display, Tracker
-from isentrope.cli._interrupt import Interrupt as Interrupt
-from isentrope.cli._interrupt import listening as listening
+from isentrope.cli._interrupt import Interrupt
 from isentrope.record import append_metrics, finish_checkpoint, prune_checkpoints
 from isentrope.token_dump import TokenWriter
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from isentrope.cli._errors import EXTRA_OF
+from isentrope.record import version_of
 
 State = Literal["ok", "absent", "wrong"]
 
@@ -80,11 +81,11 @@ def extras() -> Iterator[Finding]:
     wanted = [Requirement(text) for text in metadata.requires("isentrope") or []]
     for extra, what in PROVIDES.items():
         needs = [r for r in wanted if r.name != "isentrope" and r.marker and r.marker.evaluate({"extra": extra})]
-        missing = [r.name for r in needs if not _version(r.name)]
+        missing = [r.name for r in needs if not version_of(r.name)]
         other = [
             f"{r.name} {found} (needs {r.specifier})"
             for r in needs
-            if (found := _version(r.name)) and not r.specifier.contains(found, prereleases=True)
+            if (found := version_of(r.name)) and not r.specifier.contains(found, prereleases=True)
         ]
         yield _extra(extra, what, [r.name for r in needs], missing, other)
 
@@ -100,14 +101,7 @@ def _extra(extra: str, what: str, needs: list[str], missing: list[str], other: l
     if missing:
         return Finding(extra, "absent", f"{what}: no {', '.join(missing)}", install)
     shown = sorted(needs, key=lambda name: name not in HOSTS)[:4]
-    return Finding(extra, "ok", f"{what}: {', '.join(f'{name} {_version(name)}' for name in shown)}")
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
+    return Finding(extra, "ok", f"{what}: {', '.join(f'{name} {version_of(name)}' for name in shown)}")
 
 
 def plugin() -> Iterator[Finding]:

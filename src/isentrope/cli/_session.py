@@ -15,6 +15,7 @@ from isentrope import record, spec, tasks
 from isentrope.cli import _report, _sources
 from isentrope.cli._display import Display, LineDisplay, LiveDisplay
 from isentrope.cli._errors import failing, say
+from isentrope.cli._interrupt import Interrupt, listening
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
 from isentrope.recipe import Recipe
@@ -238,18 +239,16 @@ def _evaluate(session: Session, model: Any, tokenizer: Any, when: str) -> None:
 
 def _train(session: Session, model: Any, tokenizer: Any, checkpoint: Path | None) -> bool:
     """Run the trainer up to the recipe's step; True if a signal ended it early."""
-    from isentrope.cli import _callbacks
-
     steps = session.recipe.trainer.steps
     if checkpoint is not None and record.checkpoint_step(checkpoint) >= steps:
         session.print(f"the run has made its {steps} steps already; more with --steps")
         return False
     display = _display(session)
-    interrupt = _callbacks.Interrupt(display.note)
+    interrupt = Interrupt(display.note)
     trainer = _trainer(session, model, tokenizer, display, interrupt)
     display.start()
     try:
-        with _callbacks.listening(interrupt), warnings.catch_warnings():
+        with listening(interrupt), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # about the host's own next version
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     finally:

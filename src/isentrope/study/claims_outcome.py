@@ -29,17 +29,14 @@ def entropy_and_accuracy(study: Study) -> Claim:
         ("even", "bandits, even"),
     )
     kept = [name for name in PUBLISHED if name in study["even"]]
-    found = [
-        (across(study[w], kept, "entropy_area", "pass_at_1"), across(study[w], kept, "entropy_area", "pass_at_k"))
-        for w, _ in worlds
-    ]
+    found = _with_passes(study, worlds, kept, "entropy_area")
     return Claim(
         "Cumulative entropy goes with final accuracy",
         "REPO, arXiv:2603.11682",
         f"Correlation over {len(kept)} objectives of mean entropy over the run with held-out pass@1 and pass@16, in"
         " each seed.",
         ("", "with pass@1", "with pass@16"),
-        tuple((label, text(one), text(k)) for (_, label), (one, k) in zip(worlds, found, strict=True)),
+        _pass_rows(worlds, found),
         judge(*(ABOVE(one) for one, _ in found)),
         "The verdict is on pass@1; with pass@16 the sign is that of the last column.",
         "accuracy",
@@ -133,18 +130,30 @@ def gepo_keeps_regimes(study: Study) -> Claim:
 
 def certainty_costs_variety(study: Study) -> Claim:
     names = [*PUBLISHED, *OURS]
-    found = [
-        (across(study[w], names, "entropy_end", "pass_at_1"), across(study[w], names, "entropy_end", "pass_at_k"))
-        for w, _ in WORLDS
-    ]
+    found = _with_passes(study, WORLDS, names, "entropy_end")
     return Claim(
         "Entropy kept is pass@k kept, whatever it does to pass@1",
         "throughout the papers",
         f"Correlation over {len(names)} objectives of entropy at the end with held-out pass@1 and pass@16, in each"
         " seed.",
         ("", "with pass@1", "with pass@16"),
-        tuple((label, text(one), text(k)) for (_, label), (one, k) in zip(WORLDS, found, strict=True)),
+        _pass_rows(WORLDS, found),
         judge(*(ABOVE(k) for _, k in found)),
         "The verdict is on pass@16.",
         "frontier-bandits-16",
     )
+
+
+def _with_passes(
+    study: Study, worlds: Sequence[tuple[str, str]], names: Sequence[str], figure: str
+) -> list[tuple[Estimate, Estimate]]:
+    """For each world the correlation over objectives of a figure with held-out pass@1 and with pass@k."""
+    return [
+        (across(study[w], names, figure, "pass_at_1"), across(study[w], names, figure, "pass_at_k")) for w, _ in worlds
+    ]
+
+
+def _pass_rows(
+    worlds: Sequence[tuple[str, str]], found: Sequence[tuple[Estimate, Estimate]]
+) -> tuple[tuple[str, ...], ...]:
+    return tuple((label, text(one), text(k)) for (_, label), (one, k) in zip(worlds, found, strict=True))

@@ -1,12 +1,12 @@
 """Problems from a folder of JSON lines."""
 
-import json
 import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from isentrope.errors import IsentropeError
+from isentrope.parsing import json_value
 
 VARIABLE = "ISENTROPE_DATA"
 
@@ -39,7 +39,7 @@ def _read(path: Path, fields: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
 
 def _record(place: str, line: str, fields: tuple[str, ...]) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = json_value(line)
     except ValueError as error:
         raise IsentropeError(f"{place} is not JSON: {error}") from error
     if not isinstance(found, dict):
