@@ -1,7 +1,9 @@
 """The documentation is true: its Python runs, its commands exist, its links lead somewhere, its tables are complete.
 
 Conventions of the documents: a block marked `python` is run, all blocks of a file one after another in one namespace.
-One marked `python engine` needs a host framework. In a block marked `console` a line starting with `$ ` is a command.
+One marked `python engine` needs a host framework. In a block marked `console` a line starting with `$ ` is a command. A
+block with a title (`python title="rule.py"`) is a file that the reader writes, so it is written, too. What
+`test_docs_run.py` does with the commands of some pages is said there.
 The block marked `text tree` of the README is the file tree.
 """
 
@@ -20,11 +22,12 @@ from isentrope import presets, recipe, tasks
 from isentrope.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 ROW_NAME = re.compile(r"`([a-z0-9_]+)`")
-PROGRAMS = {"make", "isentrope", "source"}
+TITLE = re.compile(r'title="([\w.-]+)"')
+PROGRAMS = {"make", "isentrope", "source", "git", "cd"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,17 @@ class Block:
     line: int  # of the first line inside the fence, counted from 1
     words: tuple[str, ...]  # of the fence's info string
     text: str
+
+    @property
+    def file(self) -> str:
+        """The name of the file that the block shows, else empty."""
+        found = TITLE.search(" ".join(self.words))
+        return found[1] if found else ""
+
+    def write(self, folder: Path) -> None:
+        """What a reader does with a block that has a title."""
+        if self.file:
+            (folder / self.file).write_text(self.text, encoding="utf-8")
 
     def run(self, namespace: dict[str, object]) -> None:
         """Executes the text; a traceback shows the page and the line in it."""
@@ -58,7 +72,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """Every command of every console block: where it stands, its words."""
     for page in PAGES:
         for block in blocks(page, "console"):
-            for number, line in enumerate(block.text.splitlines(), start=block.line):
+            text = block.text.replace("\\\n", "  ")
+            for number, line in enumerate(text.splitlines(), start=block.line):
                 if line.startswith("$ "):
                     yield f"{page.name}:{number}", line.removeprefix("$ ").split("#")[0].split()
 
@@ -84,6 +99,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         if "engine" not in block.words:
+            block.write(tmp_path)
             block.run(namespace)
 
 
@@ -145,8 +161,9 @@ def test_every_documented_setting_task_and_objective_exists() -> None:
     for where, words in commands():
         given = list(pairwise(words))
         recipe.load("default", [value for option, value in given if option == "--set"], {})
-        assert {value for option, value in given if option == "--task"} <= set(tasks.names()), where
-        assert {value for option, value in given if option == "--objective"} <= set(presets.names()), where
+        named = [(option, value) for option, value in given if ".py:" not in value]  # not a file of one's own
+        assert {value for option, value in named if option == "--task"} <= set(tasks.names()), where
+        assert {value for option, value in named if option == "--objective"} <= set(presets.names()), where
 
 
 def test_every_documented_extra_exists() -> None:
