@@ -22,7 +22,7 @@ from torch import Tensor
 
 from isentrope import Objective, presets
 from isentrope.advantage import GroupRelative
-from isentrope.diagnostics import step_metrics
+from isentrope.engines.metrics import step_metrics
 from isentrope.surrogate import ClipCov, KLCov, PPOClip
 
 GROUP_SIZE = 8

@@ -257,16 +257,6 @@ def test_noise_scale_recovers_a_known_signal_and_noise() -> None:
         diagnostics.noise_scale(1.0, 1.0, 8, 8)
 
 
-def test_cumulative_entropy_is_the_area_under_the_curve() -> None:
-    assert diagnostics.cumulative_entropy([2.0, 1.0, math.nan, 1.0], [0, 10, 15, 20]) == pytest.approx(15 + 10)
-
-
-def test_correlation_ignores_gaps_and_says_when_it_cannot_tell() -> None:
-    assert diagnostics.correlation([1, 2, 3, math.nan], [2, 4, 6, 0]) == pytest.approx(1.0)
-    assert math.isnan(diagnostics.correlation([1, 2], [2, 4]))
-    assert math.isnan(diagnostics.correlation([1, 1, 1], [2, 4, 6]))
-
-
 def test_what_hides_behind_the_mask_changes_nothing() -> None:
     now, rows, totals = prepared()
     dirty = {

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from isentrope import record, seeds
-from isentrope.diagnostics import cumulative_entropy
+from isentrope.curves import cumulative_entropy
 from isentrope.record import RunFolder
 from isentrope.report.data import Curve, read_curves
 from isentrope.seeds import Estimate

@@ -10,7 +10,6 @@ of the old one; "surprisal" and "old_surprisal" are -logp, an estimate.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -150,21 +149,6 @@ def measured_change(rows: Rows) -> Tally:
     """What the updates since the rollout did at the same tokens: "measured_change", mean of entropy - old_entropy."""
     found = tokens(rows)
     return tally({"measured_change": found["entropy"] - found["old_entropy"]})
-
-
-def correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Pearson correlation over the pairs in which both are finite; NaN for fewer than 3 or a constant series."""
-    finite = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
-    pairs = torch.tensor(finite, dtype=torch.float64)
-    if len(pairs) < 3 or (pairs.std(0) == 0).any():
-        return math.nan
-    return float(torch.corrcoef(pairs.T)[0, 1])
-
-
-def cumulative_entropy(entropies: Sequence[float], steps: Sequence[float]) -> float:
-    """Area under the entropy curve, in nats times steps, by trapezoids; points that are not finite are left out."""
-    points = [(s, h) for s, h in zip(steps, entropies, strict=True) if math.isfinite(h)]
-    return sum((b - a) * (x + y) / 2 for (a, x), (b, y) in pairwise(points))
 
 
 # -- what clipping and other rules do ---------------------------------------------------------------
@@ -380,41 +364,3 @@ def _quadrants(found: Tally) -> dict[str, float]:
         numbers[f"change/{name}"] = float(parts[k])
         numbers[f"change_share/{name}"] = float(parts[k]) / size if size else 0.0
     return numbers
-
-
-@torch.no_grad()
-def step_metrics(now: Objective, rows: Rows, totals: Totals) -> dict[str, Tensor]:
-    """The few metrics that every step logs: scalars of one slice of prepared rows that add up to the batch's value.
-
-    All are sums over counted tokens divided by the batch's counted tokens, that is pooled token means: entropy,
-    old_entropy (exact, where the columns are there), old_surprisal, ratio, kl_old, kl_rollout, no_rollout_logp as in
-    `ratios`; clip_low, clip_high: share of tokens that the surrogate's lower and upper bound act on; excluded: share of
-    tokens left out as not finite.
-    """
-    clean = now.cleaned(rows)
-    counted = clean["counted"] & clean["selected"]
-    weight = counted.to(clean["logp"].dtype)
-    scale = masked.reciprocal(totals.tokens)
-
-    def share(x: Tensor) -> Tensor:
-        if x.dtype == torch.bool:
-            return (x & counted).sum() * scale
-        return (x.nan_to_num(0.0, 0.0, 0.0) * weight).sum() * scale
-
-    found = {"excluded": (clean["excluded"] | (rows["mask"] & ~clean["mask"])).sum() * scale}
-    if "old_logp" in clean:
-        log_ratio = clean["logp"] - clean["old_logp"]
-        found |= {
-            "ratio": share(masked.ratio(log_ratio)),
-            "kl_old": share(reference_kl(log_ratio, "k3")),
-            "old_surprisal": share(-clean["old_logp"]),
-        }
-    found |= {name: share(clean[name]) for name in ("entropy", "old_entropy") if name in clean}
-    if "rollout_logp" in clean:
-        gap = mismatch(clean["old_logp"], clean["rollout_logp"])
-        found |= {
-            "kl_rollout": share(reference_kl(-gap, "k3")),
-            "no_rollout_logp": share(~torch.isfinite(clean["rollout_logp"])),
-        }
-    sides = now.clipped(clean)
-    return found if sides is None else found | {"clip_low": share(sides[0]), "clip_high": share(sides[1])}

@@ -327,21 +327,26 @@ class KLCov:
         return masked.top(cov, mask, count, tie=old_logp)
 
 
-def prepare_wrapped(surrogate: Any, columns: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The columns that a wrapped surrogate prepares, for the rule around it to pass on."""
-    return invoke(surrogate, columns, method="prepare") if hasattr(surrogate, "prepare") else {}
+class _Around:
+    """What a rule around another surrogate passes on: the columns that it prepares, and the tokens that it clips."""
 
+    surrogate: Any
+    wraps = ("surrogate",)
 
-def clipped_by(surrogate: Any, log_ratio: Tensor, advantage: Tensor) -> Sides:
-    """The tokens that a surrogate clips on either side; none where it has no clip."""
-    if hasattr(surrogate, "clipped"):
-        return surrogate.clipped(log_ratio, advantage)
-    nothing = torch.zeros_like(log_ratio, dtype=torch.bool)
-    return nothing, nothing
+    def prepare(self, **columns: Tensor) -> dict[str, Tensor]:
+        """What the wrapped surrogate prepares."""
+        return invoke(self.surrogate, columns, method="prepare") if hasattr(self.surrogate, "prepare") else {}
+
+    def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
+        """The wrapped surrogate's; none where it has no clip."""
+        if hasattr(self.surrogate, "clipped"):
+            return self.surrogate.clipped(log_ratio, advantage)
+        nothing = torch.zeros_like(log_ratio, dtype=torch.bool)
+        return nothing, nothing
 
 
 @dataclass(frozen=True)
-class EntropyRatioClip:
+class EntropyRatioClip(_Around):
     """Around another surrogate: the gradient is 0 (the value kept) where (entropy + 1e-8) / (old_entropy + 1e-8) is
     outside the open band (low, high).
 
@@ -351,7 +356,6 @@ class EntropyRatioClip:
     surrogate: Any = PPOClip()
     low: Number = 0.95
     high: Number = 1.05
-    wraps = ("surrogate",)
     detached = ("entropy",)
     only_off_policy = "the entropy-ratio clip"
 
@@ -361,10 +365,6 @@ class EntropyRatioClip:
         if is_number(self.low) and is_number(self.high):
             require(self, "high", self.low < self.high, f"above low = {self.low}")
 
-    def prepare(self, **columns: Tensor) -> dict[str, Tensor]:
-        """What the wrapped surrogate prepares."""
-        return prepare_wrapped(self.surrogate, columns)
-
     def __call__(
         self, log_ratio: Tensor, advantage: Tensor, *, entropy: Tensor, old_entropy: Tensor, **columns: Tensor
     ) -> Tensor:
@@ -373,12 +373,9 @@ class EntropyRatioClip:
         change = (entropy.detach() + masked.ENTROPY_EPS) / (old_entropy + masked.ENTROPY_EPS)
         return torch.where((change > self.low) & (change < self.high), objective, objective.detach())
 
-    def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
-        return clipped_by(self.surrogate, log_ratio, advantage)
-
 
 @dataclass(frozen=True)
-class ReinforceTempered:
+class ReinforceTempered(_Around):
     """Around another surrogate: rows sampled at another temperature get the REINFORCE term J = coef logp instead.
 
     With `TemperedSuccesses` these are successes, drawn from a flatter or sharper policy, which pull entropy up or down.
@@ -388,20 +385,12 @@ class ReinforceTempered:
 
     surrogate: Any = PPOClip()
     coef: Number = 1.0
-    wraps = ("surrogate",)
 
     def __post_init__(self) -> None:
         require_number(self, "coef", 0)
-
-    def prepare(self, **columns: Tensor) -> dict[str, Tensor]:
-        """What the wrapped surrogate prepares."""
-        return prepare_wrapped(self.surrogate, columns)
 
     def __call__(
         self, log_ratio: Tensor, advantage: Tensor, *, logp: Tensor, tempered: Tensor, **columns: Tensor
     ) -> Tensor:
         objective = invoke(self.surrogate, {"logp": logp, "tempered": tempered} | columns, log_ratio, advantage)
         return torch.where(tempered[:, None], self.coef * logp, objective)
-
-    def clipped(self, log_ratio: Tensor, advantage: Tensor) -> Sides:
-        return clipped_by(self.surrogate, log_ratio, advantage)

@@ -18,11 +18,12 @@ sum(numerators) / sum(denominators) over all parts, so that it is the same for a
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from isentrope import masked
 from isentrope.aggregate import Totals
-from isentrope.diagnostics import step_metrics
+from isentrope.correction import mismatch
 from isentrope.objective import Objective
 from isentrope.penalty import reference_kl
 
@@ -68,6 +69,44 @@ def log_update(pool: Pool, now: Objective, rows: Mapping[str, Tensor], tasks: Se
     if "ref_logp" in rows:
         pool.mean("kl", masked.fill(reference_kl(rows["logp"] - rows["ref_logp"], "k3"), mask).sum(), mask.sum())
     return sums
+
+
+@torch.no_grad()
+def step_metrics(now: Objective, rows: Mapping[str, Tensor], totals: Totals) -> dict[str, Tensor]:
+    """The few metrics that every step logs: scalars of one slice of prepared rows that add up to the batch's value.
+
+    All are sums over counted tokens divided by the batch's counted tokens, that is pooled token means: entropy,
+    old_entropy (exact, where the columns are there), old_surprisal, ratio, kl_old, kl_rollout, no_rollout_logp as in
+    `diagnostics.ratios`; clip_low, clip_high: share of tokens that the surrogate's lower and upper bound act on;
+    excluded: share of tokens left out as not finite.
+    """
+    clean = now.cleaned(rows)
+    counted = clean["counted"] & clean["selected"]
+    weight = counted.to(clean["logp"].dtype)
+    scale = masked.reciprocal(totals.tokens)
+
+    def share(x: Tensor) -> Tensor:
+        if x.dtype == torch.bool:
+            return (x & counted).sum() * scale
+        return (x.nan_to_num(0.0, 0.0, 0.0) * weight).sum() * scale
+
+    found = {"excluded": (clean["excluded"] | (rows["mask"] & ~clean["mask"])).sum() * scale}
+    if "old_logp" in clean:
+        log_ratio = clean["logp"] - clean["old_logp"]
+        found |= {
+            "ratio": share(masked.ratio(log_ratio)),
+            "kl_old": share(reference_kl(log_ratio, "k3")),
+            "old_surprisal": share(-clean["old_logp"]),
+        }
+    found |= {name: share(clean[name]) for name in ("entropy", "old_entropy") if name in clean}
+    if "rollout_logp" in clean:
+        gap = mismatch(clean["old_logp"], clean["rollout_logp"])
+        found |= {
+            "kl_rollout": share(reference_kl(-gap, "k3")),
+            "no_rollout_logp": share(~torch.isfinite(clean["rollout_logp"])),
+        }
+    sides = now.clipped(clean)
+    return found if sides is None else found | {"clip_low": share(sides[0]), "clip_high": share(sides[1])}
 
 
 def _log_entropy(pool: Pool, rows: Mapping[str, Tensor], tasks: Sequence[str]) -> None:

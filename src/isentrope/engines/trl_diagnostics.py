@@ -28,6 +28,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from isentrope import diagnostics, theory
+from isentrope.curves import correlation, cumulative_entropy
 from isentrope.aggregate import Totals
 from isentrope.objective import Objective
 from isentrope.ratio import TokenRatio
@@ -155,16 +156,16 @@ class LiveDiagnostics:
         if place.update < 2 or "measured_change" not in numbers:
             return {}
         self._pairs.append([predicted, numbers["measured_change"]])
-        correlation = diagnostics.correlation(*zip(*self._pairs, strict=True))
+        along = correlation(*zip(*self._pairs, strict=True))
         found = {"predicted_change": predicted}
-        return found if math.isnan(correlation) else found | {"change_correlation": correlation}
+        return found if math.isnan(along) else found | {"change_correlation": along}
 
     def _accumulate(self, place: Place, numbers: Mapping[str, float]) -> dict[str, float]:
         """The area under the entropy curve so far."""
         if "entropy" not in numbers:
             return {}
         step, entropy, area = self._entropy or [place.step, numbers["entropy"], 0.0]
-        area += diagnostics.cumulative_entropy([entropy, numbers["entropy"]], [step, place.step])
+        area += cumulative_entropy([entropy, numbers["entropy"]], [step, place.step])
         self._entropy = [place.step, numbers["entropy"], area]
         return {"cumulative_entropy": area}
 

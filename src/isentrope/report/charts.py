@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from isentrope.diagnostics import QUADRANTS, correlation
+from isentrope.curves import correlation
+from isentrope.diagnostics import QUADRANTS
 from isentrope.report.also import EXTRAS, SHARE
 from isentrope.report.chart import Axis, Chart, Mark, Series
 from isentrope.report.data import Curve, Evaluation, RunData

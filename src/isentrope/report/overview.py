@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isentrope import presets, spec
-from isentrope.diagnostics import correlation, cumulative_entropy
+from isentrope.curves import correlation, cumulative_entropy
 from isentrope.report.charts import CLIPS, ENTROPY, paired
 from isentrope.report.data import RunData
 

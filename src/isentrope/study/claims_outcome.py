@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from isentrope import seeds
-from isentrope.diagnostics import correlation
+from isentrope.curves import correlation
 from isentrope.seeds import Estimate
 from isentrope.study.experiments import OURS, PUBLISHED
 from isentrope.study.verdict import (

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from isentrope import record, seeds, spec
-from isentrope.diagnostics import correlation, cumulative_entropy
+from isentrope.curves import correlation, cumulative_entropy
 from isentrope.engines.tabular import TabularTrainer
 from isentrope.engines.tabular_evaluation import evaluate
 from isentrope.errors import IsentropeError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from isentrope import seeds
-from isentrope.diagnostics import correlation
+from isentrope.curves import correlation
 from isentrope.seeds import Estimate
 from isentrope.study.runs import Results
 
