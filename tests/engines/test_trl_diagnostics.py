@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope import diagnostics, presets
-from isentrope.curves import cumulative_entropy
+from isentrope.curves import correlation, cumulative_entropy
 from isentrope.engines.trl_diagnostics import LiveDiagnostics, Place
 from isentrope.engines.trl_metrics import MetricPool
 from isentrope.surrogate import ClippedWeight, EntropyRatioClip, PPOClip
@@ -119,8 +119,8 @@ def test_what_was_predicted_stands_beside_what_it_led_to(run: Callable[..., Any]
     measured = done.logged("diagnostics/measured_change")
     assert len(measured) == 4
     assert all(abs(x) > 1e-7 for x in measured)
-    correlation = diagnostics.correlation(list(expected.values()), measured)
-    assert done.logged("diagnostics/change_correlation")[-1] == pytest.approx(correlation, rel=1e-3)
+    along = correlation(list(expected.values()), measured)
+    assert done.logged("diagnostics/change_correlation")[-1] == pytest.approx(along, rel=1e-3)
 
 
 def test_the_area_under_the_entropy_of_diagnostic_steps(run: Callable[..., Any]) -> None:
