@@ -455,3 +455,15 @@ def test_bad_input_is_one_line(arguments):
     found = run(*arguments)
     assert found.exit_code == 2
     assert len(found.stderr.strip().splitlines()) == 1
+
+
+def nothing_behind_the_mask(advantage, *, logp, mask):
+    return torch.where(mask, advantage, torch.nan)
+
+
+def test_what_a_shaping_rule_leaves_behind_the_mask_does_not_matter_to_the_laws():
+    batch = check.draw(seed=3)
+    assert not batch["mask"].all()
+    objective = replace(SOUND, shaping=(nothing_behind_the_mask,))
+    for law in ("split_into_micro_batches", "rows_in_any_order", "value_is_the_documented_sum"):
+        check.LAWS[law](objective, batch)

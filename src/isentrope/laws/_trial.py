@@ -159,7 +159,8 @@ def close(what: str, found: Tensor, expected: Tensor, rtol: float = RTOL, scale:
 def close_loss(expected: Outcome, found: Tensor, rtol: float = RTOL) -> None:
     """The losses agree within rtol of the size of their terms, |A| (1 + |logp|) under the aggregation's weights."""
     now, rows = expected.now, expected.prepared
-    terms = now.shaped(rows).abs() * (1 + masked.fill(rows["logp"], rows["mask"]).abs())
+    shaped, logp = (masked.fill(x, rows["mask"]) for x in (now.shaped(rows), rows["logp"]))
+    terms = shaped.abs() * (1 + logp.abs())
     weight = call("aggregate", now.aggregate, rows, now.count(rows))
     close("loss", found, expected.loss, rtol, float((terms * weight).sum() + expected.loss.abs()))
 
