@@ -1,8 +1,12 @@
 """The command line as a whole: verbs are found, help works, importing it is cheap."""
 
+import re
+import shlex
 import subprocess
 import sys
 
+import pytest
+import typer
 from typer.testing import CliRunner
 
 from isentrope import cli
@@ -37,3 +41,14 @@ def test_the_package_runs_as_a_module():
 
 def test_an_unknown_verb_is_bad_input():
     assert CliRunner().invoke(cli.app, ["trian"]).exit_code == 2
+
+
+@pytest.mark.parametrize("verb", cli.verbs())
+def test_the_help_of_every_verb_shows_an_example_that_its_parser_takes(verb):
+    command = typer.main.get_command(cli.app).commands[verb]
+    examples = re.findall(r"^ *(?:.*: )?isentrope (.+)$", command.help, re.MULTILINE)
+    assert "Example: isentrope" in command.help
+    for example in examples:
+        named, *arguments = shlex.split(example)
+        assert named == verb
+        command.make_context(verb, arguments)  # an unknown option or a missing argument raises

@@ -18,7 +18,6 @@ def _app() -> typer.Typer:
         name="isentrope",
         help="Entropy control for reinforcement-learning post-training of language models.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(lambda: None)  # keeps the verb's name in the command while there is a single verb

@@ -79,7 +79,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 def facts(texts: Sequence[str], vocabulary: int | None) -> Facts:
     """The facts that a user gives. IsentropeError for an unknown name or a value that cannot be."""
     given = pairs(texts, "--fact")
-    known = [f.name for f in fields(Facts) if f.name != "inert"]
+    known = fact_names()
     values: dict[str, Any] = {"vocabulary": vocabulary} if vocabulary is not None else {}
     for name, value in given.items():
         if name not in known:
@@ -91,6 +91,11 @@ def facts(texts: Sequence[str], vocabulary: int | None) -> Facts:
         raise IsentropeError(str(error)) from error
 
 
+def fact_names() -> list[str]:
+    """The facts that a user may give by name."""
+    return [f.name for f in fields(Facts) if f.name != "inert"]
+
+
 def _fact(name: str, value: str) -> Any:
     try:
         return int(value) if name in WHOLE else float(value) if name in NUMBERS else value
@@ -98,11 +103,16 @@ def _fact(name: str, value: str) -> Any:
         raise IsentropeError(f"--fact {name}={value}: expected a {'whole ' * (name in WHOLE)}number") from error
 
 
-def check_columns(column: Mapping[str, str]) -> None:
-    """IsentropeError for a name of ours that nothing here uses."""
+def curve_names() -> set[str]:
+    """Our names of the curves that a table may hold."""
     from isentrope.readers import _keys
 
-    curves = {name for table in _keys.KEYS.values() for name in table} | {"mismatch_p", "distinct", "step"}
+    return {name for table in _keys.KEYS.values() for name in table} | {"mismatch_p", "distinct", "step"}
+
+
+def check_columns(column: Mapping[str, str]) -> None:
+    """IsentropeError for a name of ours that nothing here uses."""
+    curves = curve_names()
     prefixes = ("entropy/", "reward/", "controller/", "change_share/")
     for name in column:
         if name not in curves | set(TOKEN_COLUMNS) and not name.startswith(prefixes):

@@ -4,13 +4,16 @@ from typing import Annotated, Any
 
 import typer
 
+from isentrope.cli import _completion
 from isentrope.cli._output import console, print_json, table
 
 BROKEN = 1
 
 
 def check(
-    objective: Annotated[str, typer.Argument(help="Name, file.py:name, or a .toml file.")],
+    objective: Annotated[
+        str, typer.Argument(help="Name, file.py:name, or a .toml file.", autocompletion=_completion.objectives)
+    ],
     examples: Annotated[int, typer.Option(help="Batches for each law.")] = 25,
     seed: Annotated[int, typer.Option(help="Seed of the batches.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

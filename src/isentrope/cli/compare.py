@@ -6,20 +6,34 @@ from typing import Annotated, Any
 
 import typer
 
+from isentrope.cli import _completion
 from isentrope.cli._errors import INTERRUPTED, say
 
 
 def compare(
     recipe: Annotated[
-        str | None, typer.Argument(help="TOML file, or a recipe of the package. [default: that of the engine]")
+        str | None,
+        typer.Argument(
+            help="TOML file, or a recipe of the package. [default: that of the engine]",
+            autocompletion=_completion.recipes,
+        ),
     ] = None,
     objectives: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Presets, or file.py:name; differences are to the first.")
+        str,
+        typer.Option(
+            metavar="A,B,...",
+            help="Presets, or file.py:name; differences are to the first.",
+            autocompletion=_completion.objective_list,
+        ),
     ] = "grpo,ce_gppo",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each objective, with seeds from the recipe's on.")] = 3,
-    engine: Annotated[str | None, typer.Option(help="tabular, trl or verl. [default: the recipe's]")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="tabular, trl or verl. [default: the recipe's]", autocompletion=_completion.engines),
+    ] = None,
     assign: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe.", autocompletion=_completion.settings),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps of each run.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all runs. [default: runs/TIME-compare]")] = None,

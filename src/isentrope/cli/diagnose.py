@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from isentrope.cli import _diagnosis
+from isentrope.cli import _completion, _diagnosis
 from isentrope.cli._output import print_json
 
 ALARM = 1
@@ -15,10 +15,19 @@ def diagnose(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, logs or dumps of any framework.", metavar="PATH")],
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="OURS=THEIRS", help="A column of a table, such as entropy=policy_entropy."),
+        typer.Option(
+            metavar="OURS=THEIRS",
+            help="A column of a table, such as entropy=policy_entropy.",
+            autocompletion=_completion.columns,
+        ),
     ] = None,
     fact: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="What the files lack, such as updates_per_rollout=4.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="What the files lack, such as updates_per_rollout=4.",
+            autocompletion=_completion.facts,
+        ),
     ] = None,
     vocabulary: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens in the vocabulary; bounds entropy.")

@@ -4,14 +4,17 @@ from typing import Annotated, Any
 
 import typer
 
+from isentrope.cli import _completion
 from isentrope.cli._output import console, print_json, short, table
 
 DIFFERENT = 1
 
 
 def diff(
-    a: Annotated[str, typer.Argument(help="Name, file.py:name, or a .toml file.")],
-    b: Annotated[str, typer.Argument(help="The other one.")],
+    a: Annotated[
+        str, typer.Argument(help="Name, file.py:name, or a .toml file.", autocompletion=_completion.objectives)
+    ],
+    b: Annotated[str, typer.Argument(help="The other one.", autocompletion=_completion.objectives)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
 ) -> None:

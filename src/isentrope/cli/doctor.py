@@ -15,7 +15,9 @@ def doctor(
 ) -> None:
     """Look at environment, versions, accelerators and optional parts, and say what would not work and why.
 
-    Exit status 1 where something is wrong; an optional part that is absent is not. Example: isentrope doctor
+    Example: isentrope doctor
+
+    Exit status 1 where something is wrong; an optional part that is absent is not.
     """
     from isentrope.cli import _checkup
 

@@ -5,16 +5,25 @@ from typing import Annotated
 
 import typer
 
+from isentrope.cli import _completion
 from isentrope.errors import IsentropeError
 
 
 def eval(
     model: Annotated[
         str | None,
-        typer.Argument(help="embedded, smollm2, a folder, a cached hub id, or a run folder (its last checkpoint)."),
+        typer.Argument(
+            help="embedded, smollm2, a folder, a cached hub id, or a run folder (its last checkpoint).",
+            autocompletion=_completion.models,
+        ),
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Tasks, or file.py:name. [default: those of the run]")
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Tasks, or file.py:name. [default: those of the run]",
+            autocompletion=_completion.task_list,
+        ),
     ] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Completions of each problem.")] = 8,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of evaluation sets. [default: $ISENTROPE_DATA]")] = None,
@@ -38,8 +47,13 @@ def eval(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Problems of a task at most.")] = 500,
     batch: Annotated[int, typer.Option(min=1, help="Completions sampled at a time.")] = 64,
-    backend: Annotated[str, typer.Option(help="transformers, vllm, or auto.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16, or auto.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="transformers, vllm, or auto.", autocompletion=_completion.backends)
+    ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(help="Of the weights: float32, bfloat16, float16, or auto.", autocompletion=_completion.dtypes),
+    ] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON, everything else on stderr.")
     ] = False,

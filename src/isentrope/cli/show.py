@@ -5,11 +5,14 @@ from typing import Annotated
 
 import typer
 
+from isentrope.cli import _completion
 from isentrope.cli._output import console, print_json
 
 
 def show(
-    objective: Annotated[str, typer.Argument(help="Name, file.py:name, or a .toml file.")],
+    objective: Annotated[
+        str, typer.Argument(help="Name, file.py:name, or a .toml file.", autocompletion=_completion.objectives)
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write the gradient weight over the ratio as an image.")

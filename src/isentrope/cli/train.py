@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isentrope.cli import _completion
 from isentrope.cli._errors import INTERRUPTED
 from isentrope.cli._output import print_json
 from isentrope.errors import IsentropeError
@@ -31,18 +32,35 @@ RESUMABLE = ("trainer.steps", "output.", "evaluation.")
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="TOML file, or a recipe of the package. [default: that of the model or engine]")
+        str | None,
+        typer.Argument(
+            help="TOML file, or a recipe of the package. [default: that of the model or engine]",
+            autocompletion=_completion.recipes,
+        ),
     ] = None,
-    objective: Annotated[str | None, typer.Option(help="Preset, or file.py:name.")] = None,
-    model: Annotated[str | None, typer.Option(help="embedded, smollm2, a folder, or a cached hub id.")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="Preset, or file.py:name.", autocompletion=_completion.objectives)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="embedded, smollm2, a folder, or a cached hub id.", autocompletion=_completion.models),
+    ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Task, or file.py:name; takes the place of the recipe's tasks.")
+        str | None,
+        typer.Option(
+            help="Task, or file.py:name; takes the place of the recipe's tasks.", autocompletion=_completion.tasks
+        ),
     ] = None,
     assign: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe.", autocompletion=_completion.settings),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="trl: this machine; verl: a Ray cluster; tabular: exact. [default: trl]")
+        str | None,
+        typer.Option(
+            help="trl: this machine; verl: a Ray cluster; tabular: exact. [default: trl]",
+            autocompletion=_completion.engines,
+        ),
     ] = None,
     laptop: Annotated[
         bool, typer.Option("--laptop", help="With engine verl: rehearse the cluster's job on the CPUs of this machine.")
@@ -67,6 +85,8 @@ def train(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
 ) -> None:
     """Train a language model with an entropy-controlled objective.
+
+    Example: isentrope train --objective gepo --steps 200 --out runs/mine
 
     Without arguments: CE-GPPO on the embedded model, minutes on two CPU cores. Ctrl-C saves a checkpoint; --resume
     goes on from it.
