@@ -131,11 +131,10 @@ def test_every_claim_stands_on_the_page_with_its_verdict() -> None:
     study, written = page.load(DOCS / "study"), (DOCS / "study.md").read_text()
     for make in CLAIMS:
         claim = make(study)
-        assert f"| **{claim.verdict}** |" in written
-        assert f"## {claim.title}\n" in written
+        assert f"| {claim.title} | [**{claim.verdict}**](#" in written
+        assert f"### {claim.title}\n" in written
         assert all(len(row) == len(claim.heads) for row in claim.rows)
         assert not claim.picture or (claim.picture in PICTURES and f"(study/{claim.picture}.svg)" in written)
-    assert "**No language model was" in written
 
 
 def test_nothing_on_the_frontier_is_exceeded_in_both() -> None:

@@ -198,14 +198,15 @@ def every_update(condition: Condition, seed: int, steps: int) -> tuple[Figures, 
     figures = {
         "correlation": correlation(along, happened),
         "slope": math.fsum(a * b for a, b in zip(along, happened, strict=True)) / math.fsum(a * a for a in along),
-        "sign": _agreement(along, happened),
+        "sign": agreement(along, happened),
         "sampled_correlation": correlation(sampled, happened),
-        "sampled_sign": _agreement(sampled, happened),
+        "sampled_sign": agreement(sampled, happened),
     }
     return figures, {}
 
 
-def _agreement(x: Sequence[float], y: Sequence[float]) -> float:
+def agreement(x: Sequence[float], y: Sequence[float]) -> float:
+    """The share of pairs of equal sign."""
     return fmean(float((a > 0) == (b > 0)) for a, b in zip(x, y, strict=True))
 
 
@@ -242,7 +243,7 @@ class Lab:
         every = [(read or run)(condition, seed, steps) for seed in self.seeds]
         figures = [figures for figures, _ in every]
         curves = {name: _curve([each[name] for _, each in every]) for name in KEPT if name in every[0][1]}
-        return {"figures": {name: _short([f[name] for f in figures]) for name in figures[0]}, "curves": curves}
+        return {"figures": {name: short([f[name] for f in figures]) for name in figures[0]}, "curves": curves}
 
 
 def compact(head: Mapping[str, Any], conditions: Mapping[str, Any]) -> str:
@@ -263,12 +264,13 @@ def compact(head: Mapping[str, Any], conditions: Mapping[str, Any]) -> str:
 def _curve(runs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> dict[str, list[float]]:
     """Mean over runs at every second point, with its interval."""
     found = [seeds.estimate(values) for values in zip(*(values for _, values in runs), strict=True)][1::2]
-    ends = {name: _short([getattr(one, name) for one in found]) for name in ("mean", "low", "high")}
+    ends = {name: short([getattr(one, name) for one in found]) for name in ("mean", "low", "high")}
     return {"steps": list(runs[0][0])[1::2]} | ends
 
 
-def _short(values: Sequence[float]) -> list[float]:
-    return [float(f"{x:.{DIGITS}g}") for x in values]
+def short(values: Sequence[float], digits: int = DIGITS) -> list[float]:
+    """Values with so many significant digits."""
+    return [float(f"{x:.{digits}g}") for x in values]
 
 
 def results(path: Path) -> dict[str, Result]:

@@ -7,6 +7,7 @@ on lies on the claimed side, does not where one lies on the other, and cannot be
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,12 +55,14 @@ def text(x: Estimate, digits: int = 3) -> str:
 
     >>> text(Estimate(0.5, 0.4, 0.6, 5))
     '.500 ± .100'
+    >>> text(Estimate(80.5, 79.5, 81.5, 3))
+    '80.5 ± 1.0'
     """
     if not x.count:
         return "–"
     places = max(0, digits - 1 - math.floor(math.log10(abs(x.mean)))) if abs(x.mean) > 1e-9 else digits
     places = min(places, 4) if abs(x.mean) >= 1e-3 or x.mean == 0 else 6
-    return f"{x.mean:.{places}f} ± {x.half:.{places}f}".replace("0.", ".", 1).replace(" 0.", " .").replace("-0.", "-.")
+    return re.sub(r"(?<!\d)0\.", ".", f"{x.mean:.{places}f} ± {x.half:.{places}f}")
 
 
 def gap(results: Results, first: str, second: str, figure: str) -> Estimate:
