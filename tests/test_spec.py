@@ -83,6 +83,12 @@ def test_a_file_of_ones_own_is_run_once(file):
     assert first.shaping[0].factor == 0.25
 
 
+def test_a_file_that_was_edited_is_run_again_even_within_a_second_and_at_the_same_length(file):
+    before = spec.load(f"{file}:mine")
+    file.write_text(FILE.replace("Halved(0.25)", "Halved(0.75)"))
+    assert (before.shaping[0].factor, spec.load(f"{file}:mine").shaping[0].factor) == (0.25, 0.75)
+
+
 def test_ones_own_rules_are_written_as_their_file_and_read_back(file):
     mine = spec.load(f"{file}:mine")
     text = str(mine)

@@ -121,7 +121,9 @@ def _offered(entry: EntryPoint) -> Any:
 
 
 def load_object(reference: str) -> Any:
-    """The object that "file.py:name" or "package.module:name" names. A file runs once a process."""
+    """The object that "file.py:name" or "package.module:name" names. A file runs once a process, and again when its
+    text has changed, as in a notebook.
+    """
     place, _, name = reference.rpartition(":")
     module = _module_from_file(Path(place).resolve()) if place.endswith(".py") else _module(place, reference)
     if not hasattr(module, name):
@@ -138,18 +140,19 @@ def _module(place: str, reference: str) -> ModuleType:
 
 
 def _module_from_file(path: Path) -> ModuleType:
-    name = f"isentrope_file_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
     if not path.is_file():
         raise IsentropeError(f"there is no file {path}")
+    source = path.read_bytes()
+    name = f"isentrope_file_{path.stem}_{sha256(str(path).encode() + source).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
+    if found is None:
         raise IsentropeError(f"{path} cannot be imported as Python")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # dataclasses look their module up while the file runs
     try:
-        found.loader.exec_module(module)
+        exec(compile(source, str(path), "exec"), vars(module))  # a loader may find the bytecode of an earlier text
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, Exception):
