@@ -1,5 +1,7 @@
 """The token dump: written whole, read back equal."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -90,3 +92,51 @@ def test_reading_tokens_names_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(token_dump, "MAX_TOKEN_ROWS", 3)
     with pytest.raises(IsentropeError, match="4 rows, more than 3"):
         token_dump.read_tokens(tmp_path, 3)
+
+
+def test_a_large_step_goes_to_disk_in_groups_and_gets_its_name_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_dump, "GROUP_TOKENS", 8)  # two rows of a micro-batch at a time
+    writer = TokenWriter(tmp_path)
+    for first in (0, 3, 6):
+        writer(10, _micro_batch(first_row=first))
+    assert token_dump.token_steps(tmp_path) == [], "a step is written when it is complete"
+    assert sum(table.num_rows for table in writer._tables) < 8
+    writer.close()
+    with pq.ParquetFile(token_dump.token_path(tmp_path, 10)) as file:
+        assert file.metadata.num_row_groups == 2
+    assert token_dump.read_tokens(tmp_path, 10).to_pydict()["row"] == [0, 0, 0, 1, 3, 3, 3, 4, 6, 6, 6, 7]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000010.parquet"]
+
+
+def test_a_step_that_cannot_be_written_leaves_nothing_and_the_writer_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_dump, "GROUP_TOKENS", 4)
+    writer = TokenWriter(tmp_path)
+    writer(10, _micro_batch())
+
+    def full(*arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pq.ParquetWriter, "write_table", full)
+        with pytest.raises(IsentropeError, match=r"cannot write .*step-000010\.parquet: No space left on device"):
+            writer(10, _micro_batch())
+    assert list(tmp_path.iterdir()) == []
+    writer(20, _micro_batch())
+    writer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000020.parquet"]
+
+
+def test_batches_of_a_dump_are_the_whole_of_it_on_all_ranks(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_dump, "BATCH_TOKENS", 3)
+    for rank in (0, 1):
+        writer = TokenWriter(tmp_path, rank)
+        writer(10, _micro_batch(first_row=3 * rank))
+        writer.close()
+    batches = list(token_dump.iter_tokens(tmp_path, 10, ["row", "logp"]))
+    assert [batch.num_rows for batch in batches] == [3, 1, 3, 1]
+    whole = token_dump.read_tokens(tmp_path, 10, ["row", "logp"])
+    assert str(pa.Table.from_batches(batches).to_pydict()) == str(whole.to_pydict())  # NaN is not equal to itself
+    with pytest.raises(IsentropeError, match="has no column 'reward'"):
+        list(token_dump.iter_tokens(tmp_path, 10, ["reward"]))
+    with pytest.raises(IsentropeError, match="no token dump of step 3"):
+        list(token_dump.iter_tokens(tmp_path, 3))

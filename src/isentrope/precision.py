@@ -22,7 +22,7 @@ from isentrope import masked
 from isentrope.diagnostics import NUM_TENTHS, probability_bin
 from isentrope.errors import IsentropeError
 from isentrope.surrogate import beyond
-from isentrope.tally import tally
+from isentrope.tally import Tally, tally
 
 MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23, torch.float64: 52}
 
@@ -235,21 +235,33 @@ def compare_sampler(old_logp: Tensor, rollout_logp: Tensor, low: float = 0.2, hi
 
     Raises IsentropeError where no token has both.
     """
+    return sampler_report(sampler_tally(old_logp, rollout_logp, low, high))
+
+
+def sampler_tally(old_logp: Tensor, rollout_logp: Tensor, low: float = 0.2, high: float = 0.2) -> Tally:
+    """What `sampler_report` needs of some tokens; the tallies of parts of a dump add up to that of the whole."""
     known = torch.isfinite(rollout_logp) & torch.isfinite(old_logp)
-    if not known.any():
+    logp, gap = old_logp[known].double(), (old_logp - rollout_logp)[known].double()
+    rho = masked.ratio(gap)
+    whole = {"gap": gap, "mismatch": gap.abs(), "below": (rho < 1 - low).double(), "above": (rho > 1 + high).double()}
+    by_tenth = tally({"mismatch/tenth": gap.abs()}, probability_bin(logp), NUM_TENTHS)
+    return tally(whole | {"known": known.double()}) + by_tenth
+
+
+def sampler_report(found: Tally) -> SamplerReport:
+    """The sampler against the trainer, of `sampler_tally`. Raises IsentropeError where no token has both."""
+    if "known" not in found or not found.total("known"):
         raise IsentropeError(
             "no token has the sampler's log-probability: sample with vLLM, or a rollout function that returns it"
         )
-    logp, gap = old_logp[known].double(), (old_logp - rollout_logp)[known].double()
-    rho = masked.ratio(gap)
     return SamplerReport(
-        num_tokens=int(known.sum()),
-        missing=1 - float(known.double().mean()),
-        mismatch=float(gap.abs().mean()),
-        bias=float(gap.mean()),
-        mismatch_by_tenth=tuple(tally({"gap": gap.abs()}, probability_bin(logp), NUM_TENTHS).means("gap").tolist()),
-        below=float((rho < 1 - low).double().mean()),
-        above=float((rho > 1 + high).double().mean()),
+        num_tokens=int(found.total("known")),
+        missing=1 - found.mean("known"),
+        mismatch=found.mean("mismatch"),
+        bias=found.mean("gap"),
+        mismatch_by_tenth=tuple(found.means("mismatch/tenth").tolist()),
+        below=found.mean("below"),
+        above=found.mean("above"),
     )
 
 

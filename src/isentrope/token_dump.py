@@ -9,7 +9,9 @@ on; rank 0 has no suffix. A file is written under a temporary name and renamed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +20,13 @@ from isentrope.record import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from torch import Tensor
 
-MAX_TOKEN_ROWS = 20_000_000  # about 1 GB in memory; of larger dumps read single columns
+MAX_TOKEN_ROWS = 20_000_000  # of one file, in `read_tokens`: about 1 GB in memory; `iter_tokens` has no such bound
+GROUP_TOKENS = 2**20  # of a row group: 50 MB, which is what a writer collects
+BATCH_TOKENS = 2**16  # that `iter_tokens` gives at a time
+BUFFER_BYTES = 2**20  # of each column that is read
 
 TOKEN_COLUMNS: dict[str, str] = {
     "step": "int32",  # optimizer step, 1 = the first
@@ -53,7 +59,8 @@ class TokenWriter:
 
     Called as `writer(step, columns)` once per micro-batch: `mask` and `token_id` [B, T], `row` and `group` [B], and as
     many of the other `TOKEN_COLUMNS` as there are. A call with another step writes the step before; `close` writes the
-    last one. Raises ValueError for a column that is unknown or missing.
+    last one. What is held is bounded: every million tokens go to the temporary file, which gets its name at the end of
+    the step. Raises ValueError for a column that is unknown or missing.
     """
 
     def __init__(self, folder: Path, rank: int = 0) -> None:
@@ -61,23 +68,53 @@ class TokenWriter:
         self.rank = rank
         self._step: int | None = None
         self._tables: list[pa.Table] = []
+        self._files = ExitStack()
+        self._file: pq.ParquetWriter | None = None
 
     def __call__(self, step: int, columns: Mapping[str, Tensor]) -> None:
+        _check_token_columns(columns)
         if step != self._step:
             self.close()
             self._step = step
-        self._tables.append(_token_table(step, columns))
+        for part in _parts(columns):
+            self._tables.append(_token_table(step, part))
+            if sum(table.num_rows for table in self._tables) >= GROUP_TOKENS:
+                self._write()
 
     def close(self) -> None:
         """Write what was collected; nothing where nothing was. The writer can go on with another step."""
+        if self._step is None:
+            return
+        if self._tables:
+            self._write()
+        self._file = self._step = None
+        self._files.close()
+
+    def _write(self) -> None:
+        """The collected tokens as row groups. A file that could not be written is removed."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if self._step is None:
-            return
-        with replacing(token_path(self.folder, self._step, self.rank)) as temporary:
-            pq.write_table(pa.concat_tables(self._tables), temporary, compression="zstd")
-        self._step, self._tables = None, []
+        assert self._step is not None, "there is a step to write"
+        try:
+            if self._file is None:
+                temporary = self._files.enter_context(replacing(token_path(self.folder, self._step, self.rank)))
+                self._file = pq.ParquetWriter(temporary, token_schema(), compression="zstd")
+                self._files.enter_context(self._file)
+            self._file.write_table(pa.concat_tables(self._tables), row_group_size=GROUP_TOKENS)
+            self._tables = []
+        except BaseException:
+            self._file, self._step, self._tables = None, None, []
+            self._files.__exit__(*sys.exc_info())  # raises what the file system's error means
+            raise
+
+
+def _parts(columns: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
+    """The same rows, at most GROUP_TOKENS positions at a time."""
+    num_rows, num_positions = columns["mask"].shape
+    size = max(1, GROUP_TOKENS // max(1, num_positions))
+    for start in range(0, num_rows, size):
+        yield {name: value[start : start + size] for name, value in columns.items()}
 
 
 def _token_table(step: int, columns: Mapping[str, Tensor]) -> pa.Table:
@@ -85,7 +122,6 @@ def _token_table(step: int, columns: Mapping[str, Tensor]) -> pa.Table:
     import pyarrow as pa
     import torch
 
-    _check_token_columns(columns)
     mask = columns["mask"].detach().bool().cpu()
     num_rows, num_positions = mask.shape
     position = torch.arange(num_positions).expand_as(mask)
@@ -142,27 +178,48 @@ def read_tokens(folder: Path, step: int, columns: list[str] | None = None) -> pa
     """The token dump of one step, all ranks after one another; `columns` selects (default: all).
 
     IsentropeError where there is none, it is no parquet file, a column is missing, or it holds more than 20 million
-    rows.
+    tokens, which `iter_tokens` reads in parts.
     """
     import pyarrow as pa
 
+    return pa.concat_tables([_read_token_file(path, columns) for path in _files(folder, step)])
+
+
+def iter_tokens(folder: Path, step: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The token dump of one step in batches of at most 65,536 tokens: memory does not grow with the dump.
+
+    Errors are those of `read_tokens`, without its bound.
+    """
+    for path in _files(folder, step):
+        with _opened(path, columns) as file:
+            yield from file.iter_batches(BATCH_TOKENS, columns=columns)
+
+
+def _files(folder: Path, step: int) -> list[Path]:
     paths = sorted(folder.glob(f"step-{step:06d}*.parquet"))
     if not paths:
         raise IsentropeError(f"{folder} holds no token dump of step {step}; it has {token_steps(folder) or 'none'}")
-    return pa.concat_tables([_read_token_file(path, columns) for path in paths])
+    return paths
 
 
 def _read_token_file(path: Path, columns: list[str] | None) -> pa.Table:
+    with _opened(path, columns) as file:
+        if file.metadata.num_rows > MAX_TOKEN_ROWS:
+            raise IsentropeError(f"{path} has {file.metadata.num_rows} rows, more than {MAX_TOKEN_ROWS}")
+        return file.read(columns=columns)
+
+
+@contextmanager
+def _opened(path: Path, columns: list[str] | None) -> Iterator[pq.ParquetFile]:
+    """An open token dump that has the columns; every error of reading it is an IsentropeError that names the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
             missing = set(columns or TOKEN_COLUMNS) - set(file.schema_arrow.names)
             if missing:
                 raise IsentropeError(f"{path} has no column {sorted(missing)[0]!r}; it has {file.schema_arrow.names}")
-            if file.metadata.num_rows > MAX_TOKEN_ROWS:
-                raise IsentropeError(f"{path} has {file.metadata.num_rows} rows, more than {MAX_TOKEN_ROWS}")
-            return file.read(columns=columns)
+            yield file
     except (OSError, ValueError, pa.ArrowException) as error:
         raise IsentropeError(f"cannot read {path} as a token dump: {error}") from error

@@ -93,7 +93,7 @@ def places() -> dict[str, tuple[Place, int]]:
         "the mark of a whole checkpoint": (Place(record, "finish_checkpoint"), 5),
         "the end of a checkpoint": (Place(record, "prune_checkpoints"), 5),
         "deleting a checkpoint": (Place(os, "unlink", after=True), 20),
-        "a token dump": (Place(pq, "write_table", after=True), STEPS),
+        "a token dump": (Place(pq.ParquetWriter, "write_table", after=True), STEPS),
         "half a line of metrics": (Place(record, "append_metrics"), STEPS),
     }
 

@@ -75,6 +75,18 @@ def test_a_budget_gives_whole_blocks_spread_over_the_step(tmp_path):
     assert len(items(run)) == 64
 
 
+@pytest.mark.parametrize("size", [1, 7, 10, 64])
+def test_the_size_of_the_batches_does_not_matter(size, tmp_path, monkeypatch):
+    rows = torch.randperm(40)
+    columns = {"logp": -torch.rand(40, 9), "weight": torch.randn(40, 9) * (torch.rand(40, 9) > 0.3)}
+    run = dump(tmp_path / "tokens", row=rows, group=rows // 4, mask=torch.rand(40, 9) > 0.2, **columns)
+    whole = [tokens.readable([run], Budget(tokens=150)), tokens.scatters([run], Budget(points=50))]
+    monkeypatch.setattr("isentrope.token_dump.BATCH_TOKENS", size)
+    assert [tokens.readable([run], Budget(tokens=150)), tokens.scatters([run], Budget(points=50))] == whole
+    assert len(whole[0][0]["steps"][0]["items"]) >= 8
+    assert whole[1][0].series
+
+
 def test_the_scatter_is_bounded_spread_and_counts_what_there_was(tmp_path):
     run = dump(tmp_path / "tokens", logp=-torch.rand(50, 20), weight=torch.randn(50, 20))
     (chart,) = tokens.scatters([run], Budget(points=100))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isentrope.cli import _completion
 from isentrope.cli._output import console, print_json, table
 
 if TYPE_CHECKING:
@@ -13,8 +14,12 @@ if TYPE_CHECKING:
 
 
 def probe(
-    model: Annotated[str, typer.Argument(help="embedded, smollm2, a folder, or a hub id.")],
-    task: Annotated[str | None, typer.Option(help="Task whose prompts are continued.")] = None,
+    model: Annotated[
+        str, typer.Argument(help="embedded, smollm2, a folder, or a hub id.", autocompletion=_completion.models)
+    ],
+    task: Annotated[
+        str | None, typer.Option(help="Task whose prompts are continued.", autocompletion=_completion.tasks)
+    ] = None,
     prompts: Annotated[Path | None, typer.Option(metavar="FILE", help="Prompts of your own, one a line.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Prompts.")] = 32,
     tokens: Annotated[int, typer.Option(min=1, help="Most tokens a completion.")] = 48,
@@ -75,20 +80,18 @@ def _against_sampler(run: Path) -> "SamplerReport":
     import torch
 
     from isentrope.errors import IsentropeError
-    from isentrope.precision import compare_sampler
-    from isentrope.token_dump import read_tokens, token_steps
+    from isentrope.precision import sampler_report, sampler_tally
+    from isentrope.tally import merge
+    from isentrope.token_dump import iter_tokens, token_steps
 
     folder = run / "tokens" if (run / "tokens").is_dir() else run
     steps = token_steps(folder)
     if not steps:
         raise IsentropeError(f"{run} holds no token dump: train with --tokens N")
-    pairs = []
-    for step in steps:
-        table = read_tokens(folder, step, ["old_logp", "rollout_logp", "mask"])
-        used = torch.tensor(table.column("mask").to_numpy())
-        pairs.append([torch.tensor(table.column(name).to_numpy())[used] for name in ("old_logp", "rollout_logp")])
-    old, rollout = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
-    return compare_sampler(old, rollout)
+    names = ["old_logp", "rollout_logp", "mask"]
+    batches = (batch for step in steps for batch in iter_tokens(folder, step, names))
+    columns = ([torch.tensor(batch.column(name).to_numpy(zero_copy_only=False)) for name in names] for batch in batches)
+    return sampler_report(merge(sampler_tally(old[mask], rollout[mask]) for old, rollout, mask in columns))
 
 
 def _print_sampler(found: "SamplerReport") -> None:

@@ -1,14 +1,14 @@
 """The token part of a report: completions to read token by token, and weight against probability.
 
 Both come from the token dumps of a run (`isentrope.token_dump`), of which a bounded part is shown: whole groups
-(completions of one prompt) while they fit, spread evenly over a dumped step.
+(completions of one prompt) while they fit, spread evenly over a dumped step. A dump is gone through twice, in batches:
+to see how much there is, and to take from it. Memory grows with the completions (some bytes each), not with the tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from isentrope.diagnostics import QUADRANTS
 from isentrope.report.chart import Axis, Chart, Series, short
 from isentrope.report.data import RunData
 from isentrope.report.pieces import Tokenizer, find_tokenizer, pieces
-from isentrope.token_dump import read_tokens
+from isentrope.token_dump import iter_tokens
 
 Columns = dict[str, np.ndarray]
 
@@ -54,18 +54,12 @@ def shown_steps(dumped: Sequence[int]) -> list[int]:
 PLACES = ("row", "group", "task", "position", "token_id", "mask")
 
 
-def read(run: RunData, step: int) -> Columns:
-    """The dump of one step as arrays, NaN where a number is missing, rows together and in order of position."""
-    columns = _columns(run, step, (*PLACES, *NUMBERS))
-    order = np.lexsort((columns["position"], columns["row"], columns["group"]))
-    return {name: column[order] for name, column in columns.items()}
-
-
-def _columns(run: RunData, step: int, names: Sequence[str]) -> Columns:
+def batches(run: RunData, step: int, names: Sequence[str]) -> Iterator[Columns]:
+    """The dump of one step as arrays of bounded size, NaN where a number is missing."""
     assert run.tokens is not None, "the run has token dumps"
-    table = read_tokens(run.tokens, step, list(names))
-    found = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
-    return {name: x.astype(float, copy=False) if name in (*NUMBERS, "task") else x for name, x in found.items()}
+    for batch in iter_tokens(run.tokens, step, list(names)):
+        found = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in names}
+        yield {name: x.astype(float, copy=False) if name in (*NUMBERS, "task") else x for name, x in found.items()}
 
 
 # -- weight against probability ---------------------------------------------------------------------
@@ -107,14 +101,22 @@ def _points(run: RunData, budget: int) -> tuple[Columns, int]:
     parts: list[Columns] = []
     total = 0
     for step in steps:
-        tokens = _columns(run, step, ("mask", *SCATTERED))
-        known = tokens["mask"] & np.isfinite(tokens["logp"]) & np.isfinite(tokens["weight"])
-        place = np.flatnonzero(known & (tokens["weight"] != 0))
-        total += len(place)
-        place = place[:: max(1, -(-len(place) * len(steps) // budget))]
-        parts.append({name: tokens[name][place] for name in SCATTERED})
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        count = sum(len(places) for _, places in _weighted(run, step, ("mask", "logp", "weight")))
+        every, seen = max(1, -(-count * len(steps) // budget)), 0
+        for tokens, places in _weighted(run, step, ("mask", *SCATTERED)):
+            taken = places[-seen % every :: every]
+            parts.append({name: tokens[name][taken] for name in SCATTERED})
+            seen += len(places)
+        total += count
+    found = {name: np.concatenate([np.empty(0), *(part[name] for part in parts)]) for name in SCATTERED}
     return found | {"p": np.exp(found["logp"])}, total
+
+
+def _weighted(run: RunData, step: int, names: Sequence[str]) -> Iterator[tuple[Columns, np.ndarray]]:
+    """Batches of a step, each with the places of the tokens that have a probability and a weight other than 0."""
+    for tokens in batches(run, step, names):
+        known = tokens["mask"] & np.isfinite(tokens["logp"]) & np.isfinite(tokens["weight"])
+        yield tokens, np.flatnonzero(known & (tokens["weight"] != 0))
 
 
 def _by_quadrant(points: Columns, index: int) -> Iterator[Series]:
@@ -154,42 +156,74 @@ def _view(run: RunData, index: int, budget: int) -> dict[str, Any]:
     tokenizer, source = find_tokenizer(run)
     steps = shown_steps(run.dumped)
     texts: dict[str, int] = {}
-    found = [_step(read(run, step), step, budget // len(steps), tokenizer, texts, run.tasks) for step in steps]
+    found = [_step(run, step, budget // len(steps), tokenizer, texts) for step in steps]
     note = source if tokenizer is None else f"text by the tokenizer of {source}"
     return {"run": index, "note": note, "pieces": list(texts), "steps": found}
 
 
-def _step(
-    tokens: Columns, step: int, budget: int, tokenizer: Tokenizer | None, texts: dict[str, int], tasks: list[str]
-) -> dict[str, Any]:
-    rows = split_rows(tokens)
-    chosen = choose(rows, budget)
-    items = [_item({name: x[row] for name, x in tokens.items()}, tokenizer, texts, tasks) for row in chosen]
-    return {"step": step, "of": len(rows), "items": items}
+def _step(run: RunData, step: int, budget: int, tokenizer: Tokenizer | None, texts: dict[str, int]) -> dict[str, Any]:
+    completions, lengths = completions_of(run, step)
+    chosen = completions[choose(lengths, budget)]
+    items = [_item(row, tokenizer, texts, run.tasks) for row in _tokens_of(run, step, chosen)]
+    return {"step": step, "of": len(completions), "items": items}
 
 
-def split_rows(tokens: Columns) -> list[slice]:
-    """Where each completion's tokens stand, groups together."""
-    if not len(tokens["row"]):
-        return []
-    starts = np.flatnonzero(np.diff(tokens["row"])) + 1
-    edges = [0, *starts.tolist(), len(tokens["row"])]
-    return [slice(a, b) for a, b in pairwise(edges)]
+def completions_of(run: RunData, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """The completions of a step, [n, 2] of group and row in this order, and how many tokens each has, [n]."""
+    known = np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.int64)
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    for tokens in batches(run, step, ("group", "row")):
+        waiting.append(_stretches(np.stack([tokens["group"], tokens["row"]], axis=1)))
+        if sum(len(counts) for _, counts in waiting) > len(known[1]):  # rarely enough that it costs as one sort
+            known, waiting = _added([known, *waiting]), []
+    return _added([known, *waiting])
 
 
-def choose(rows: Sequence[slice], budget: int) -> list[slice]:
-    """As many evenly spread runs of eight completions as `budget` tokens allow; one completion at least."""
-    blocks = [rows[i : i + 8] for i in range(0, len(rows), 8)]
-    size = max(1, sum(min(row.stop - row.start, MAX_ROW_TOKENS) for row in rows))
-    wanted = max(1, min(len(blocks), len(blocks) * budget // size))
-    chosen = [blocks[i * len(blocks) // wanted] for i in range(wanted)] if blocks else []
-    found: list[slice] = []
-    for row in (row for block in chosen for row in block):
-        budget -= min(row.stop - row.start, MAX_ROW_TOKENS)
+def _stretches(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The keys [n, 2] of stretches of equal neighbours, and the lengths of the stretches."""
+    edges = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    starts = np.concatenate([[0], edges])[: len(keys)]
+    return keys[starts], np.diff(np.concatenate([starts, [len(keys)]]))
+
+
+def _added(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Different keys [n, 2] and the sums of their counts [n]."""
+    keys, place = np.unique(np.concatenate([key for key, _ in parts]), axis=0, return_inverse=True)
+    counts = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(counts, place.reshape(-1), np.concatenate([count for _, count in parts]))
+    return keys, counts
+
+
+def choose(lengths: np.ndarray, budget: int) -> list[int]:
+    """As many evenly spread runs of eight completions as `budget` tokens allow; one completion at least.
+
+    lengths: [n], tokens of each completion. Returns places in it.
+    """
+    shown = np.minimum(lengths, MAX_ROW_TOKENS)
+    blocks = -(-len(lengths) // 8)
+    wanted = max(1, min(blocks, blocks * budget // max(1, int(shown.sum()))))
+    starts = [8 * (i * blocks // wanted) for i in range(wanted)] if blocks else []
+    found: list[int] = []
+    for place in (place for start in starts for place in range(start, min(start + 8, len(lengths)))):
+        budget -= int(shown[place])
         if found and budget < 0:
             break
-        found.append(row)
+        found.append(place)
     return found
+
+
+def _tokens_of(run: RunData, step: int, completions: np.ndarray) -> Iterator[Columns]:
+    """All columns of some completions [n, 2], one after another, each in order of position."""
+    names = (*PLACES, *NUMBERS)
+    parts = [{name: np.empty(0) for name in names}] if not len(completions) else []
+    for tokens in batches(run, step, names):
+        near = np.flatnonzero(np.isin(tokens["row"], completions[:, 1]) & np.isin(tokens["group"], completions[:, 0]))
+        parts.append({name: x[near] for name, x in tokens.items()})
+    found = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    for group, row in completions:
+        own = np.flatnonzero((found["group"] == group) & (found["row"] == row))
+        own = own[np.argsort(found["position"][own], kind="stable")]
+        yield {name: x[own] for name, x in found.items()}
 
 
 def _item(row: Columns, tokenizer: Tokenizer | None, texts: dict[str, int], tasks: list[str]) -> dict[str, Any]:
