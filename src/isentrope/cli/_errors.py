@@ -20,7 +20,7 @@ P = ParamSpec("P")
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # Packages that a verb may miss, and the extra that brings each.
-EXTRA_OF = dict.fromkeys(("accelerate", "datasets", "gguf", "pyarrow", "transformers", "trl"), "trl") | {
+EXTRA_OF = dict.fromkeys(("accelerate", "datasets", "gguf", "pyarrow", "transformers", "trl", "yaml"), "trl") | {
     "matplotlib": "report",
     "numpy": "report",
     "math_verify": "tasks",
