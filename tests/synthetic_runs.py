@@ -613,6 +613,11 @@ def unknown_updates_very_far_away(rng):
     return with_facts(run(rng, decay(0.5, 0.36), kl_old=shares(rng, 0.25)), updates_per_rollout=None)
 
 
+@case("many_updates")
+def sixteen_updates_while_the_reward_falls(rng):
+    return with_facts(run(rng, decay(0.5, 0.45), reward=line(0.4, 0.2)), updates_per_rollout=16)
+
+
 @case("many_updates", "explosion")
 def late_surge_with_sixteen_updates(rng):
     made = run(rng, lambda t: 0.4 + 1.6 * max(0.0, t - 0.6) ** 1.2 / 0.4**1.2, reward=lambda t: 0.55 - 0.3 * t**3)

@@ -124,6 +124,15 @@ def test_the_knob_is_named_in_the_engine_s_words(name, detector, words):
     assert words in found(name)[detector].turn
 
 
+def test_many_updates_say_no_distance_that_was_not_measured():
+    run = CASES["sixteen_updates_while_the_reward_falls"].build(0)
+    unmeasured = {name: x for name, x in run.series.items() if not name.startswith(("kl_old", "clip"))}
+    (finding,) = diagnose(replace(run, series=unmeasured))
+    assert finding.evidence == ("16 updates a rollout batch", "the reward falls")
+    (finding,) = diagnose(replace(run, series=unmeasured | {"clip": run.series["clip_low"]}))
+    assert [("nats" in said, "clipped" in said) for said in finding.evidence[1:2]] == [(False, True)]
+
+
 def test_the_same_fault_names_the_knob_of_another_engine():
     run = replace(CASES["explosion_with_falling_reward"].build(0), engine="verl")
     (finding,) = diagnose(run)

@@ -130,18 +130,31 @@ def many_updates(run: Run) -> Finding | None:
     many = updates is not None and updates >= MANY_UPDATES
     if not (many or kl >= VERY_FAR_KL):
         return None
-    harmed = far or collapse(run) is not None or explosion(run) is not None
+    harmed = far or _reward_falls(run) or collapse(run) is not None or explosion(run) is not None
     said = [] if updates is None else [f"{updates} updates a rollout batch"]
     return Finding(
         name="many_updates",
         severity="warning" if harmed else "note",
         confidence="high" if many and far else "medium",
         title="too many updates on one rollout batch" if harmed else "many updates on one rollout batch",
-        evidence=(*said, f"KL to the rollout's policy {kl:.3g} nats, {clip:.1%} of the tokens clipped"),
+        evidence=(*said, *_distance(run, kl, clip), *(["the reward falls"] if _reward_falls(run) else [])),
         rests_on="the recipe and the distance from the rollout's policy" if many else "the distance alone",
         turn=knob(run.engine, "updates"),
         numbers={"kl_old": kl, "clip": clip},
     )
+
+
+def _distance(run: Run, kl: float, clip: float) -> list[str]:
+    """How far from the rollout's policy a run is, of what it logs."""
+    said = [f"KL to the rollout's policy {kl:.3g} nats"] if run.get("kl_old") is not None else []
+    if run.get("clip_low", "clip_high", "clip") is not None:
+        said.append(f"{clip:.1%} of the tokens clipped")
+    return [", ".join(said)] if said else []
+
+
+def _reward_falls(run: Run) -> bool:
+    series = run.get("reward")
+    return series is not None and len(series) >= robust.MIN_POINTS and robust.direction(series, 1.0) == -1
 
 
 def _level(run: Run, name: str) -> float:
