@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_POINTS = 1_000_000  # lines of one metrics file; above, thin it out
+KEPT_POINTS = 20_000  # of a curve, at most; of a longer one every second, fourth, ... is kept
 KINDS = ("exact", "estimate")
 
 # Curves of which one at least must be there, what they are called, and what cannot be said without.
@@ -205,15 +206,55 @@ def merge(runs: Sequence[Run]) -> Run:
     return whole
 
 
+class Points:
+    """Values by step of one curve as they come, in bounded memory; of a step that comes twice the last counts.
+
+    Once there are more than 20,000, the steps are cut into windows of equal width from the first step on, and of every
+    window the point with the lowest step stays; the width doubles whenever there are too many again. Of a curve that is
+    logged every k steps that is every second, fourth, ... point.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[float, tuple[float, float]] = {}  # by window: step and value
+        self._first = math.nan
+        self._width = 0.0  # steps; 0 keeps all
+
+    def add(self, step: float, value: float) -> None:
+        """One point."""
+        window = self._window(step)
+        if window not in self._at or step <= self._at[window][0]:
+            self._at[window] = step, value
+            if len(self._at) > KEPT_POINTS:
+                self._widen()
+
+    def _window(self, step: float) -> float:
+        return (step - self._first) // self._width if self._width else step
+
+    def _widen(self) -> None:
+        points = sorted(self._at.values())
+        first, last = points[0][0], points[-1][0]
+        if not self._width:
+            self._first, self._width = first, (last - first) / (len(points) - 1)
+        while len(self._at) > KEPT_POINTS // 2 + 1:
+            self._width *= 2
+            self._at = {}
+            for step, value in points:
+                self._at.setdefault(self._window(step), (step, value))
+
+    def series(self) -> Series:
+        """The points in the order of their steps."""
+        return Series.of(dict(self._at.values()))
+
+
 def curves(rows: Iterable[tuple[float, Mapping[str, float]]], where: str) -> dict[str, Series]:
     """Curves by name from (step, numbers) rows; of a step that comes twice, as after a resumption, the last counts.
 
-    IsentropeError for more than a million rows.
+    Curves of more than 20,000 points are thinned (see `Points`). IsentropeError for more than a million rows.
     """
-    points: dict[str, dict[float, float]] = {}
+    points: dict[str, Points] = {}
     for count, (step, numbers) in enumerate(rows, start=1):
         if count > MAX_POINTS:
             raise IsentropeError(f"{where} has more than {MAX_POINTS} lines; thin it out, every tenth step will do")
         for name, value in numbers.items():
-            points.setdefault(name, {})[step] = value
-    return {name: Series.of(found) for name, found in points.items()}
+            points.setdefault(name, Points()).add(step, value)
+    return {name: found.series() for name, found in points.items()}

@@ -28,22 +28,18 @@ def is_run_folder(path: Path) -> bool:
 def read(path: Path, given: Mapping[str, str]) -> Run:
     """The run of a folder. Its objective is taken as data: no code that a recipe names is run."""
     folder = RunFolder(path)
-    lines = record.read_metrics(folder.metrics)
-    chosen = _keys.plan({name for line in lines for name in line}, "isentrope", given)
+    rows = ((line["step"], _text.numbers(line)) for line in record.iter_metrics(folder.metrics))
+    logged = curves(rows, str(folder.metrics))
+    chosen = _keys.plan(logged, "isentrope", given)
     tokens = tuple(sorted(folder.tokens.glob("step-*.parquet")))
     return Run(
         name=path.name or str(path),
         engine="isentrope",
-        series=curves(_rows(lines, chosen), str(folder.metrics)),
+        series={ours: logged[name] for name, ours in chosen.items() if name in logged},
         facts=_facts(folder) | Facts(entropy_kind="exact"),
         tokens=ParquetTokens(tokens, {name: name for name in TOKEN_COLUMNS}) if tokens else None,
         sources=("metrics.jsonl", "recipe.toml", *([f"tokens/ ({len(tokens)} files)"] if tokens else [])),
     )
-
-
-def _rows(lines: list[dict[str, Any]], chosen: Mapping[str, str]) -> Iterator[tuple[float, dict[str, float]]]:
-    for line in lines:
-        yield line["step"], {chosen[name]: x for name, x in _text.numbers(line).items() if name in chosen}
 
 
 def _facts(folder: RunFolder) -> Facts:

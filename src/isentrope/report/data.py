@@ -18,7 +18,7 @@ from isentrope.errors import IsentropeError
 from isentrope.findings import Finding
 from isentrope.parsing import toml_table
 from isentrope.record import RunFolder
-from isentrope.run import Run
+from isentrope.run import Points, Run
 from isentrope.token_dump import token_steps
 
 MAX_TEXT_BYTES = 2**20  # of a recipe
@@ -185,17 +185,13 @@ def _with_folder(run: RunData, folder: RunFolder) -> RunData:
 
 
 def read_curves(lines: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
-    """The finite numbers of metrics lines by name; of a step that comes twice the last counts."""
-    points: dict[str, dict[float, float]] = {}
+    """The finite numbers of metrics lines by name, long curves thinned (see `isentrope.run.Points`)."""
+    points: dict[str, Points] = {}
     for line in lines:
         for name, value in line.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                points.setdefault(name, {})[line["step"]] = float(value)
-    return {
-        name: Curve(tuple(sorted(found)), tuple(found[step] for step in sorted(found)))
-        for name, found in points.items()
-        if name not in ("step", "time")
-    }
+                points.setdefault(name, Points()).add(line["step"], float(value))
+    return {name: _finite(found.series()) for name, found in points.items() if name not in ("step", "time")}
 
 
 def _evaluations(path: Path, last_step: float) -> list[Evaluation]:
