@@ -1,8 +1,8 @@
 """The study on the embedded language model: which runs it rests on, made by what `isentrope compare` is made of.
 
 A **group** is a folder of such runs: objectives on one recipe with some keys changed, over seeds. An **arm** is what an
-experiment shows under a name: one objective of a group, its whole runs or their first updates. An experiment's results
-lie in one JSON file, from which the page is written; the run folders are not needed for that, and lie elsewhere.
+experiment shows under a name: one objective of a group. An experiment's results lie in one JSON file, from which the
+page is written; the run folders are not needed for that, and lie elsewhere.
 """
 
 from __future__ import annotations
@@ -45,17 +45,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Arm:
-    """One objective of a group. until: only so many updates of its runs are looked at; 0 is all of them."""
+    """One objective of a group."""
 
     group: Group
     objective: str
-    until: int = 0
 
     @property
     def mark(self) -> str:
         """What its results depend on, in short."""
         group = self.group
-        held = [spec.to_dict(group.objectives[self.objective]), group.world, dict(group.changes), self.until]
+        held = [spec.to_dict(group.objectives[self.objective]), group.world, dict(group.changes)]
         return hashlib.sha256(json.dumps(held, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
@@ -63,28 +62,19 @@ SIX = ("grpo", "dapo", "ce_gppo", "repo_r", "adapo", "gepo")
 FULL = Group("compare", {name: getattr(presets, name) for name in SIX})
 
 
-def _rounded(precision: str) -> dict[str, Objective]:
-    return {"rounded": replace(presets.grpo, ratio=RoundedRatio(precision))}
-
-
-BF16 = Group("bf16", _rounded("bf16"), changes={"trl.bf16": True})
-BF16_GUARDED = Group("bf16-guarded", {"grpo": presets.grpo}, changes={"trl.bf16": True})
-EARLY = 160  # updates of the float16 runs: this format is emulated on a CPU, and four times as slow
-FP16 = Group("fp16", _rounded("fp16"), changes={"trl.fp16": True, "trainer.steps": EARLY})
+ROUNDED = {name: replace(presets.grpo, ratio=RoundedRatio(name)) for name in ("bf16", "fp16")}
+RATIOS = Group("ratios", ROUNDED)
+BF16 = Group("bf16", {"rounded": ROUNDED["bf16"]}, changes={"trl.bf16": True})
 BONUS = replace(presets.grpo, penalties=(EntropyBonus(coef=0.01),))
-STAGES = Group("sequence", {"grpo": presets.grpo, "ce_gppo": presets.ce_gppo, "bonus": BONUS}, world="sequence")
+STAGES = Group("sequence", {"grpo": presets.grpo, "bonus": BONUS}, world="sequence")
 
 EXPERIMENTS: Mapping[str, Mapping[str, Arm]] = {
     "language": {name: Arm(FULL, name) for name in SIX},
     "language-precision": {
         "float32": Arm(FULL, "grpo"),
-        "bfloat16, guarded": Arm(BF16_GUARDED, "grpo"),
-        "bfloat16": Arm(BF16, "rounded"),
-    },
-    "language-precision-early": {
-        "float32": Arm(FULL, "grpo", EARLY),
-        "bfloat16": Arm(BF16, "rounded", EARLY),
-        "float16": Arm(FP16, "rounded"),
+        "ratios in float16": Arm(RATIOS, "fp16"),
+        "ratios in bfloat16": Arm(RATIOS, "bf16"),
+        "all in bfloat16": Arm(BF16, "rounded"),
     },
     "language-stages": {name: Arm(STAGES, name) for name in STAGES.objectives},
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from isentrope.comparison import FIGURES
 from isentrope.report.chart import Axis, Chart, Series
 from isentrope.seeds import Estimate
-from isentrope.study.claims_language import CLAIMS, EARLY, FULL, PRECISION, STAGES
+from isentrope.study.claims_language import CLAIMS, FULL, PRECISION, STAGES
 from isentrope.study.language import EXPERIMENTS, SIX
 from isentrope.study.language_runs import results
 from isentrope.study.pictures import SOLVED, curves, scatter
@@ -95,7 +95,7 @@ def marked(x: Estimate) -> str:
 
 def left(study: Study) -> str:
     """What is missing of this part, in words; nothing where all is there."""
-    names = {PRECISION: "number formats over whole runs", EARLY: "number formats", STAGES: "stages"}
+    names = {PRECISION: "number formats", STAGES: "stages"}
     missing = [word for name, word in names.items() if name not in study]
     return f" Not run there: {', '.join(missing)}." if missing else ""
 
@@ -140,8 +140,8 @@ PICTURES: Mapping[str, tuple[str, Callable[[Study], Chart]]] = {
     "language-frontier-1": (FULL, lambda s: _frontier(s, 1)),
     "language-frontier-8": (FULL, lambda s: _frontier(s, 8)),
     "language-precision": (
-        EARLY,
-        lambda s: _lines("language-precision", "Entropy by number format, language model", s[EARLY]),
+        PRECISION,
+        lambda s: _lines("language-precision", "Entropy by number format, language model", s[PRECISION]),
     ),
     "language-stages": (STAGES, _stages),
 }  # with the experiment that each one needs

@@ -41,53 +41,37 @@ def collect(
 
     distance: of a run's last policy from its first (`divergence.to_start`), nats a token.
     """
-    kept: dict[str, Any] = {}
+    kept, steps = {}, {}
     for label, arm in arms.items():
         plan = arm.group.plan(runs, seed_list)
-        every = []
-        for seed in seed_list:
-            run_folder = language.check(plan, arm.objective, seed)
-            every.append(read(run_folder, plan.recipe_of(arm.objective, seed), arm.until, distance))
-        figures = [figures for figures, _ in every]
-        names = list(every[0][1])
-        kept[label] = {
-            "mark": f"{arm.mark}/{','.join(map(str, seed_list))}",
-            "figures": {key: short([f[key] for f in figures]) for key in figures[0]},
-            "curves": {
-                key: {
-                    "steps": every[0][1][key][0],
-                    "runs": [short(curves[key][1], DIGITS) for _, curves in every],
-                }
-                for key in names
-            },
-        }
-    steps = {label: arm.until or arm.group.plan(runs, seed_list).recipe.trainer.steps for label, arm in arms.items()}
+        folders = [language.check(plan, arm.objective, seed) for seed in seed_list]
+        recipes = [plan.recipe_of(arm.objective, seed) for seed in seed_list]
+        every = [read(*one, distance) for one in zip(folders, recipes, strict=True)]
+        kept[label] = {"mark": arm.mark} | _together(every)
+        steps[label] = plan.recipe.trainer.steps
     record.write_text(folder / f"{name}.json", compact({"seeds": list(seed_list), "steps": steps}, kept))
 
 
-def read(
-    folder: RunFolder, recipe: Recipe, until: int, distance: Callable[[RunFolder, Recipe], float]
-) -> tuple[Figures, Curves]:
-    """Figures and thinned curves of one finished run, or of its first `until` updates."""
-    measured = comparison.measured(folder.path)
-    whole = not until or until >= recipe.trainer.steps
-    run = measured if whole else _first(measured, until)
+def _together(every: Sequence[tuple[Figures, Curves]]) -> dict[str, Any]:
+    """Figures and curves of an arm's runs, in the order of the seeds."""
+    figures, curves = [figures for figures, _ in every], [curves for _, curves in every]
+    return {
+        "figures": {name: short([one[name] for one in figures]) for name in figures[0]},
+        "curves": {
+            name: {"steps": steps, "runs": [short(one[name][1], DIGITS) for one in curves]}
+            for name, (steps, _) in curves[0].items()
+        },
+    }
+
+
+def read(folder: RunFolder, recipe: Recipe, distance: Callable[[RunFolder, Recipe], float]) -> tuple[Figures, Curves]:
+    """Figures and thinned curves of one finished run."""
+    run = comparison.measured(folder.path)
     found = comparison.figures(run) | _course(run) | _prediction(run) | _stages(run, recipe)
-    if whole:
-        before = record.read_json(folder.evaluation("before"))
-        found |= _evaluated(before, "before") | _evaluated(run.after, "after")
-        found["kl_start"] = distance(folder, recipe)
+    found |= _evaluated(record.read_json(folder.evaluation("before")), "before") | _evaluated(run.after, "after")
+    found["kl_start"] = distance(folder, recipe)
     names = [*CURVES, *(name for name in run.curves if name.startswith(CONTROLLER))]
     return found, {name: thinned(run.curve(name)) for name in names if len(run.curve(name))}
-
-
-def _first(run: Measured, until: int) -> Measured:
-    """The first updates of a run, without what was measured after all of them."""
-    curves = {}
-    for name, curve in run.curves.items():
-        number = sum(step <= until for step in curve.steps)
-        curves[name] = Curve(curve.steps[:number], curve.values[:number])
-    return Measured(curves, [], math.nan)
 
 
 def thinned(curve: Curve, points: int = POINTS) -> tuple[list[float], list[float]]:
