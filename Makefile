@@ -26,7 +26,7 @@ TESTING := $(OFFLINE) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-verl test quick verl soak lint format types docs bench model smollm2 triton browser env env-verl \
+.PHONY: help train train-verl test quick verl soak lint format types docs notebooks bench model smollm2 triton browser env env-verl \
 	lock lock-verl clean
 
 help: ## show this list
@@ -64,6 +64,9 @@ types: env ## mypy, strict, on src
 docs: $(VENV)/.docs ## build the documentation site into site/, warnings are errors, and check it: links, code blocks, file tree
 	$(OFFLINE) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	$(TESTING) $(BIN)/pytest tests/test_docs.py tests/docs_site $(ARGS)
+
+notebooks: env ## execute docs/notebooks afresh and keep their outputs
+	$(TESTING) $(BIN)/python docs/make_notebooks.py $(ARGS)
 
 bench: env ## run every benchmark in bench/
 	@set -e; for script in bench/[!_]*.py; do echo "== $$script"; $(OFFLINE) $(BIN)/python "$$script" $(ARGS); done
