@@ -177,7 +177,8 @@ class Warmup(_Section):
 class Stage(_Section):
     """A part of a run that trains on some of the recipe's tasks alone, `tasks` by name, for `steps` optimizer steps.
 
-    Stages follow each other on one policy with one optimizer and one state of the controllers.
+    Stages follow each other on one policy with one optimizer and one state of the controllers. In a stage every rollout
+    batch keeps the weights of its tasks. All tasks are evaluated where one stage ends and the next begins.
     """
 
     tasks: Annotated[list[str], Field(min_length=1)]
@@ -260,13 +261,14 @@ class Recipe(_Section):
     def _stages_fit(self) -> Recipe:
         if not self.stage:
             return self
-        if self.engine != "tabular":
-            raise ValueError(f"[[stage]] needs engine tabular; the engine here is {self.engine}")
+        if self.engine == "verl":
+            raise ValueError("[[stage]] needs engine trl or tabular; the engine here is verl")
         known = [task.name for task in self.task]
         for stage in self.stage:
             for name in stage.tasks:
-                if name not in known:
-                    raise ValueError(f"[[stage]] names the task {name!r}{suggestion(name, known)}")
+                if name not in known or stage.tasks.count(name) > 1:
+                    twice = " twice" if name in known else suggestion(name, known)
+                    raise ValueError(f"[[stage]] names the task {name!r}{twice}")
             if stage.steps % self.trainer.updates_per_rollout:
                 raise ValueError(
                     f"a stage of {stage.steps} steps ends within a rollout batch of"
@@ -296,6 +298,13 @@ def load(
     label, text, folder = _read(source)
     table = _parse_toml(text, f"recipe {label}")
     _anchor_objective(table, folder)
+    return resolve(table, f"recipe {label}", assignments, overrides)
+
+
+def resolve(
+    table: dict[str, Any], label: str, assignments: Sequence[str] = (), overrides: Mapping[str, Any] | None = None
+) -> Recipe:
+    """The recipe that a table holds, changed as `load` says."""
     options = dict(overrides or {})
     if "objective" in options:
         table["objective"] = options.pop("objective")
@@ -304,7 +313,7 @@ def load(
         assign(table, key, value, f"--set {assignment}")
     for key, value in options.items():
         assign(table, key, value, key)
-    return from_table(table, f"recipe {label}")
+    return from_table(table, label)
 
 
 def parse(text: str, label: str = "recipe") -> Recipe:

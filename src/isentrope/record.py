@@ -6,6 +6,7 @@
       metrics.jsonl                one JSON object per optimizer step
       evaluation-before.json       the report on held-out problems before the first step, and after the last one
       evaluation-after.json
+    evaluation-step-320.json     the same at the end of a stage, where the recipe lists stages
       summary.json                 what the command printed at the end
       curves.png                   reward and entropy over the steps
       tokens/step-000010.parquet   the token dump of one optimizer step
@@ -213,7 +214,7 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def evaluation(self, when: str) -> Path:
-        """Where the evaluation stands; `when` is "before" or "after"."""
+        """Where the evaluation stands; `when` is "before", "after", or "step-N" for one at the end of step N."""
         return self.path / f"evaluation-{when}.json"
 
     def last_checkpoint(self) -> Path | None:
@@ -298,11 +299,22 @@ def rewind(folder: RunFolder, step: int) -> None:
         if not (path / COMPLETE).is_file():
             with writing(path):
                 shutil.rmtree(path)
-    late = [path for path in folder.tokens.glob("step-*.parquet") if int(path.stem[5:].partition(".")[0]) > step]
+    made = [*folder.tokens.glob("step-*.parquet"), *folder.path.glob("evaluation-step-*.json")]
+    late = [path for path in made if _step_in(path) > step]
     left = [path for place in (folder.path, folder.tokens) for path in place.glob(".*") if _is_temporary(path)]
     for path in [*late, *left]:
         with writing(path):
             path.unlink(missing_ok=True)
+
+
+def _step_in(path: Path) -> int:
+    """The step in the name of a token dump or evaluation; 0 where there is none.
+
+    >>> _step_in(Path("step-000010.0.parquet")), _step_in(Path("evaluation-step-320.json"))
+    (10, 320)
+    """
+    match = re.search(r"step-(\d+)", path.name)
+    return int(match[1]) if match else 0
 
 
 def _is_temporary(path: Path) -> bool:

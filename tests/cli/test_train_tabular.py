@@ -68,6 +68,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def test_the_plan_of_a_run_is_told_without_running_it(tmp_path: Path) -> None:
     told = _run("train", "stages", "--dry-run", "--out", tmp_path / "run")
     assert "32 prompts x 8 = 256 completions; 16 updates on each" in told
+    assert "stage        second: 320 updates" in told
     assert "nothing refuses it" in told
     assert not (tmp_path / "run").exists()
     found = json.loads(_run("train", "--engine", "tabular", "--dry-run", "--json"))
@@ -84,7 +85,8 @@ def test_tasks_of_text_are_refused() -> None:
         ("stage.0.tasks=['frist']", "[[stage]] names the task 'frist'; did you mean 'first'?"),
         ("stage.0.steps=321", "a stage of 321 steps ends within a rollout batch of 16 updates"),
         ("trainer.steps=96", "the stages have 960 steps in all, [trainer] steps is 96"),
-        ("engine='verl'", "[[stage]] needs engine tabular; the engine here is verl"),
+        ("stage.0.tasks=['first','first']", "[[stage]] names the task 'first' twice"),
+        ("engine='verl'", "[[stage]] needs engine trl or tabular; the engine here is verl"),
     ],
 )
 def test_stages_that_do_not_fit_are_refused(change: str, sentence: str) -> None:

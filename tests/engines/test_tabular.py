@@ -188,13 +188,15 @@ def test_a_reference_is_the_initial_policy() -> None:
 
 def test_stages_train_their_tasks_alone() -> None:
     trainer = trainer_of(presets.grpo, STAGES)
-    tasks = []
+    tasks, stages = [], []
     for _ in range(40):
-        trainer.step()
+        stages.append(trainer.step()["stage"])
         tasks.append(set(trainer._prepared["task"].tolist()))
     assert trainer.world.names == ("flat", "sharp")
     assert tasks[:12] == [{1}] * 12
     assert tasks[12:] == [{0}] * 28
+    assert stages == [1.0] * 12 + [2.0] * 28
+    assert "stage" not in trainer_of(presets.grpo).step()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 import torch
 from datasets import Dataset
 
+from isentrope import presets
 from isentrope.engines.trl import CheckpointError, ObjectiveTrainer, OptionError
 from isentrope.engines.trl_mix import Prompts
+from isentrope.rollout import Rollout
+from isentrope.select import VaryingReward
 from isentrope.tasks.curriculum import Curriculum
-from isentrope.tasks.mix import Batches, Order
+from isentrope.tasks.mix import Batches, Order, Stretch
 
 from .harness import MARKS, Run, train
 from .test_trl_resume import lines_after
@@ -30,6 +34,7 @@ SCHEDULE = {
 ORDERS = {
     "weights": Order(weights={"a": 2.0, "b": 1.0}),
     "curriculum": Order(curriculum=Curriculum(low=0.3, high=0.7, width=0.0, floor=0.01, keep=0.5)),
+    "stages": Order(stages=(Stretch(("a",), 1), Stretch(("b",), 2), Stretch(("a", "b"), 2))),
 }
 
 
@@ -48,6 +53,14 @@ class Seen:
         return [1.0 + len(ids) / 100 if o else sum(ids) % 7 / 10 for o, ids in zip(odd, completion_ids, strict=True)]
 
 
+class Constant(Seen):
+    """The same reward for all: every group is sampled again."""
+
+    def __call__(self, prompts: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+        super().__call__(prompts, completion_ids)
+        return [1.0] * len(prompts)
+
+
 @pytest.fixture
 def go(tiny: Callable[[], Any], config: Callable[..., Any], tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
     """go(order, folder, resume): train on 9 prompts, 5 of task a and 4 of b; an epoch of TRL's is 2 rollouts."""
@@ -59,10 +72,12 @@ def go(tiny: Callable[[], Any], config: Callable[..., Any], tokenizer: Any, tmp_
         resume: str | None = None,
         data: Dataset = data,
         held_out: Dataset | None = None,
+        objective: Any = "ce_gppo",
+        reward: Seen | None = None,
         **options: Any,
     ) -> tuple[Run, list[list[str]]]:
         settings = SCHEDULE | {"save_strategy": "steps", "max_steps": 20, "save_steps": 1} | options
-        seen = Seen()
+        seen = reward or Seen()
         found = train(
             ObjectiveTrainer,
             resume=resume,
@@ -72,7 +87,7 @@ def go(tiny: Callable[[], Any], config: Callable[..., Any], tokenizer: Any, tmp_
             eval_dataset=held_out,
             processing_class=tokenizer,
             reward_funcs=seen,
-            objective="ce_gppo",
+            objective=objective,
             order=order,
         )
         return found, seen.batches
@@ -94,17 +109,39 @@ def test_every_rollout_batch_keeps_the_weights(go: Any) -> None:
     assert [tasks_of(batch) for batch in shuffled] != [tasks_of(batch) for batch in batches]
 
 
-@pytest.mark.parametrize("name", [pytest.param("weights", marks=pytest.mark.slow), "curriculum"])
+@pytest.mark.parametrize("name", [pytest.param("weights", marks=pytest.mark.slow), "curriculum", "stages"])
 def test_a_resumed_mix_is_the_uninterrupted_one(name: str, go: Any, tmp_path: Path) -> None:
     whole, batches = go(ORDERS[name], "whole")
     assert len(batches) == 5
-    for step in (2, 4, 9):  # in the middle of the first rollout, between two, in TRL's second epoch
+    for step in (2, 4, 9):  # in the middle of the first rollout, between two (and stages), in TRL's second epoch
         resumed, rest = go(ORDERS[name], "again", resume=str(tmp_path / "whole" / f"checkpoint-{step}"))
         assert rest == batches[-(-step // 4) :]
         for a, b in zip(resumed.parameters, whole.parameters[step:], strict=True):
             assert torch.equal(a, b)
         assert lines_after(resumed, step) == lines_after(whole, step)
         assert resumed.trainer._prompts.state() == whole.trainer._prompts.state()
+
+
+def test_stages_follow_each_other_and_every_step_says_which(go: Any) -> None:
+    run, batches = go(ORDERS["stages"], save_strategy="no", max_steps=24)
+    assert [set(tasks_of(batch)) for batch in batches] == [{"a"}, {"b"}, {"b"}, {"a", "b"}, {"a", "b"}, {"a", "b"}]
+    assert run.logged("stage") == [1.0] * 4 + [2.0] * 8 + [3.0] * 12
+    assert "stage" not in go(None, save_strategy="no", max_steps=1)[0].history[0]
+
+
+def test_a_curriculum_prefers_among_the_problems_of_the_stage(go: Any) -> None:
+    order = replace(ORDERS["stages"], curriculum=Curriculum(floor=0.01))
+    run, batches = go(order, save_strategy="no")
+    assert [set(tasks_of(batch)) for batch in batches[:3]] == [{"a"}, {"b"}, {"b"}]
+    assert run.logged("curriculum/new")[:2] == [1.0, 1.0]
+
+
+def test_further_prompts_of_a_stage_are_of_its_tasks(go: Any) -> None:
+    objective = replace(presets.dapo_full, select=(VaryingReward(),), rollout=Rollout(rounds=2))
+    run, batches = go(ORDERS["stages"], objective=objective, reward=Constant(), save_strategy="no", max_steps=12)
+    assert run.logged("dynamic_sampling/rounds") == [2.0] * 3
+    assert len(batches) == 9  # a first sampling and two rounds each
+    assert [set(tasks_of(batch)) for batch in batches] == [{"a"}] * 3 + [{"b"}] * 6
 
 
 @pytest.mark.slow
@@ -129,7 +166,7 @@ def test_a_task_keeps_its_share_under_a_curriculum(go: Any) -> None:
     assert [tasks_of(batch) for batch in batches] == [{"a": 1, "b": 3}] * 6
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", ["weights", "curriculum"])
 def test_a_batch_is_in_random_order_so_that_its_first_groups_are_of_no_task_in_particular(name: str) -> None:
     data = Dataset.from_dict({"prompt": [f"{i}" for i in range(9)], "task": ["a"] * 5 + ["b"] * 4})
     prompts = Prompts(ORDERS[name], data, 4, seed=0)
@@ -166,6 +203,8 @@ def test_what_has_no_order_is_refused(go: Any) -> None:
     bare = Dataset.from_dict({"prompt": ["1+1="] * 8})
     with pytest.raises(OptionError, match="has weights of tasks and the data set no column `task`"):
         go(ORDERS["weights"], data=bare)
+    with pytest.raises(OptionError, match="has stages of tasks and the data set no column `task`"):
+        go(ORDERS["stages"], data=bare)
     with pytest.raises(OptionError, match="load it whole"):
         go(ORDERS["weights"], data=bare.to_iterable_dataset())
     with pytest.raises(OptionError, match="shuffle_dataset=False asks for the data's own order"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isentrope.errors import IsentropeError
-from isentrope.tasks.mix import Batches, Order, quotas
+from isentrope.tasks.mix import Batches, Order, Stretch, quotas
 
 TASKS = ["a"] * 12 + ["b"] * 6 + ["c"] * 3
 
@@ -91,3 +91,56 @@ def test_a_batch_is_not_sorted_by_task():
 def test_what_cannot_be_ordered_is_refused(make, message):
     with pytest.raises(IsentropeError, match=message):
         make()
+
+
+# -- stages -----------------------------------------------------------------------------------------
+
+STAGES = (Stretch(("a",), 3), Stretch(("c", "b"), 2), Stretch(("a",), 1))
+
+
+def staged(seed=0, stages=STAGES, **more):
+    return Batches(TASKS, prompts=6, seed=seed, stages=stages, **more)
+
+
+def test_a_batch_of_a_stage_holds_its_tasks_alone_and_the_last_stage_goes_on():
+    batches = staged()
+    tasks = [{TASKS[row] for row in batches(number)} for number in range(9)]
+    assert tasks == [{"a"}] * 3 + [{"b", "c"}] * 2 + [{"a"}] * 4
+    assert [batches.stage(number) for number in range(9)] == [1, 1, 1, 2, 2, 3, 3, 3, 3]
+    assert Batches(TASKS, prompts=6, seed=0).stage(5) == 0
+
+
+def test_the_tasks_of_a_stage_keep_their_weights_among_themselves():
+    # 6 prompts of b and c: 4 and 2 by the data's shares 6:3, 1 and 5 by weights 1:5, whatever a has
+    assert staged().counts(3) == staged().counts(4) == {"a": 0, "b": 4, "c": 2}
+    assert staged(weights={"a": 9, "b": 1, "c": 5}).counts(4) == {"a": 0, "b": 1, "c": 5}
+
+
+def test_a_task_that_comes_again_goes_on_through_its_problems():
+    batches = staged(stages=(Stretch(("a",), 1), Stretch(("b",), 1), Stretch(("a",), 1)))
+    first, _, third = rows_of(batches, range(3))
+    assert sorted(first + third) == list(range(12))  # 12 rows of a, 6 of them in each batch
+
+
+def test_the_rows_of_a_staged_batch_depend_on_seed_and_number_alone():
+    whole = rows_of(staged(3), range(9))
+    assert rows_of(staged(3), range(8, -1, -1))[::-1] == whole
+    assert rows_of(staged(3), range(4, 9)) == whole[4:]
+    assert rows_of(staged(4), range(9)) != whole
+
+
+def test_the_rows_that_a_batch_may_draw_from_are_those_of_its_stage():
+    assert staged().allowed(0) == staged().allowed(7) == list(range(12))
+    assert staged().allowed(3) == list(range(12, 21))
+    assert staged(stages=()).allowed(3) == list(range(21))
+
+
+def test_stages_without_sense_are_refused():
+    with pytest.raises(IsentropeError, match="a stage draws from task d, the rows are of a, b, c"):
+        staged(stages=(Stretch(("d",), 1),))
+    with pytest.raises(IsentropeError, match="each once"):
+        Stretch(("a", "a"), 1)
+    with pytest.raises(IsentropeError, match="name one task or more"):
+        Stretch((), 1)
+    with pytest.raises(IsentropeError, match=r"Stretch.batches is 0"):
+        Stretch(("a",), 0)

@@ -1,6 +1,6 @@
 """What watches TRL's trainer: the record, the progress display, and checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,14 @@ from isentrope.record import append_metrics, finish_checkpoint, prune_checkpoint
 from isentrope.token_dump import TokenWriter
 
 
+KEPT_LOGS = 100  # lines; metrics.jsonl has all
+
+
 class RecordCallback(TrainerCallback):
     """Writes metrics.jsonl, finishes checkpoints, of which `keep` stay, and closes token dumps. On the main process
     alone.
+
+    The host keeps every log in memory and writes all of them into each checkpoint; here only the last hundred stay.
     """
 
     def __init__(self, metrics: Path, tokens: TokenWriter | None, keep: int) -> None:
@@ -31,6 +36,7 @@ class RecordCallback(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero and logs and is_step(logs):
             append_metrics(self._metrics, state.global_step, logs)
+        del state.log_history[:-KEPT_LOGS]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tokens is not None:
@@ -57,6 +63,17 @@ class StopCallback(TrainerCallback):
         is_due = self._every > 0 and state.global_step % self._every == 0
         if is_due or state.global_step >= state.max_steps:
             control.should_save = True
+
+
+class MeasureCallback(TrainerCallback):
+    """Calls measure(step) at the end of some steps, before their checkpoint: what it writes is there with that."""
+
+    def __init__(self, steps: Collection[int], measure: Callable[[int], None]) -> None:
+        self._steps, self._measure = steps, measure
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step in self._steps:
+            self._measure(state.global_step)
 
 
 class ProgressCallback(TrainerCallback):

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from isentrope import record
+from isentrope.cli import _stages
 from isentrope.cli._charts import line_chart, smooth
 from isentrope.cli._display import KEYS, duration
 from isentrope.recipe import Recipe
@@ -39,7 +40,8 @@ def summary(folder: RunFolder, recipe: Recipe, seconds: float) -> dict[str, Any]
 
     run: the folder. steps, seed. seconds: of this process, evaluations included. interrupted: False. entropy, reward:
     first and last value logged, in nats and in the reward's unit, null where none was. before, after: the
-    evaluations, one a task, [] if left out.
+    evaluations, one a task, [] if left out. stages, where the recipe lists some: of each but the last its tasks, its
+    last step, and the evaluations there.
     """
     lines = record.read_metrics(folder.metrics) if folder.metrics.is_file() else []
     return {
@@ -51,6 +53,7 @@ def summary(folder: RunFolder, recipe: Recipe, seconds: float) -> dict[str, Any]
         "entropy": _ends(lines, "entropy"),
         "reward": _ends(lines, "reward"),
         **{when: _evaluation(folder, when) for when in ("before", "after")},
+        **({"stages": _stages.summary(folder, recipe)} if recipe.stage else {}),
     }
 
 
@@ -80,20 +83,24 @@ def show(console: Console, found: Mapping[str, Any], folder: RunFolder) -> None:
             continue
         chart = line_chart(title, steps, smooth(values, SMOOTHING) if name == "reward" else values)
         console.print(chart, markup=False, highlight=False, soft_wrap=True)
-    for before, after in zip(found["before"], found["after"], strict=True):
+    for number, before in enumerate(found["before"]):
         title = f"{before['task']}: {before['problems']} held-out problems, {before['samples']} samples each"
         console.print(title, markup=False, highlight=False, soft_wrap=True)
-        console.print(table(before, after))
+        console.print(table({when: reports[number] for when, reports in _evaluations(found).items()}))
     console.print(_close(found), markup=False, highlight=False, soft_wrap=True)
 
 
-def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
-    """Evaluations of one task side by side."""
-    made = Table()
-    for name in ("", "before", "after"):
-        made.add_column(name, justify="left" if not name else "right")
-    for (name, old), (_, new) in zip(_rows(before), _rows(after), strict=True):
-        made.add_row(name, old, new)
+def _evaluations(found: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The evaluations of a summary, one a task, by when they were made."""
+    between = {f"stage {n}": stage["evaluation"] for n, stage in enumerate(found.get("stages", ()), start=1)}
+    return {"before": found["before"], **{n: e for n, e in between.items() if e}, "after": found["after"]}
+
+
+def table(reports: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Evaluations of one task side by side, by when they were made."""
+    made = Table("", *(Column(name, justify="right") for name in reports))
+    for rows in zip(*map(_rows, reports.values()), strict=True):
+        made.add_row(rows[0][0], *(text for _, text in rows))
     return made
 
 

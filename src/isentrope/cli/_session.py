@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from isentrope import record, spec, tasks
-from isentrope.cli import _report, _sources
+from isentrope.cli import _report, _sources, _stages
 from isentrope.cli._display import Display, LineDisplay, LiveDisplay
 from isentrope.cli._errors import failing, say
 from isentrope.cli._interrupt import Interrupt, listening
@@ -150,6 +150,8 @@ def _introduce(session: Session, model: Any, checkpoint: Path | None) -> None:
     size = sum(parameter.numel() for parameter in model.parameters())
     session.print(f"model      {recipe.model.name}: {size / 1e6:.2f} M parameters, {recipe.model.dtype}")
     session.print(f"tasks      {', '.join(f'{task.name} ({weight:g})' for task, weight in session.mix)}")
+    for line in _stages.lines(recipe):
+        session.print(line)
     session.print(f"objective  {session.name}{brief(session.objective)}")
     session.print(
         f"loop       {trainer.steps} updates, {trainer.updates_per_rollout} per rollout batch of {trainer.prompts}"
@@ -272,6 +274,10 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     args = grpo_config(recipe, session.folder)
     every = recipe.output.tokens_every
     earlier = record.read_metrics(session.folder.metrics) if session.folder.metrics.is_file() else []
+
+    def measure(step: int) -> None:
+        _evaluate(session, model, tokenizer, _stages.when(step))
+
     tokens = TokenWriter(session.folder.tokens, rank=int(os.environ.get("RANK", "0"))) if every else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InertObjectiveWarning)  # said in _introduce
@@ -282,6 +288,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             processing_class=tokenizer,
             callbacks=[
                 _callbacks.RecordCallback(session.folder.metrics, tokens, recipe.output.keep_checkpoints),
+                _callbacks.MeasureCallback(_stages.ends(recipe)[:-1], measure),
                 _callbacks.StopCallback(recipe.output.checkpoint_every, interrupt),
                 _callbacks.ProgressCallback(display, trainer.updates_per_rollout, earlier),
             ],
@@ -302,8 +309,9 @@ def _order(recipe: Recipe, mix: Sequence[tuple[Task, float]]) -> Order | None:
     """How a recipe's prompts are chosen; None leaves it to TRL."""
     rule = recipe.curriculum
     curriculum = Curriculum(**rule.model_dump(exclude={"by"}))  # checks the numbers where it is off, too
-    if rule.by or recipe.trainer.order == "stratified":
-        return Order({task.name: weight for task, weight in mix}, curriculum if rule.by else None)
+    if rule.by or recipe.stage or recipe.trainer.order == "stratified":
+        weights = {task.name: weight for task, weight in mix}
+        return Order(weights, curriculum if rule.by else None, _stages.stretches(recipe, mix))
     return None
 
 

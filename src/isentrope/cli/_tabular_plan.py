@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from isentrope.cli import _stages
 from isentrope.cli._output import print_json
 from isentrope.cli._session import brief, load_objective
 from isentrope.engines.tabular import TabularTrainer
@@ -19,13 +20,15 @@ def plan(recipe: Recipe, out: Path | None, *, as_json: bool) -> None:
         print(f"{name:<12} {found[name]}")
     for task in found["tasks"]:
         print(f"task         {task['name']}: entropy {task['entropy']:g} of the largest, {task['problems']} problems")
+    for stage in found["stages"]:
+        print(f"stage        {_stages.in_words(**stage)}")
     for sentence in found["inert"]:
         print(f"warning      {sentence}")
     print(f"nothing refuses it; it would write to {out or 'runs/TIME-TASK-OBJECTIVE'}")
 
 
 def resolve(recipe: Recipe) -> dict[str, Any]:
-    """The plan as JSON has it: policy, objective, rollout and run in words, tasks, and rules that cannot act."""
+    """The plan as JSON has it: policy, objective, rollout and run in words, tasks, stages, rules that cannot act."""
     objective = load_objective(recipe.objective)
     trainer = TabularTrainer(objective, recipe)
     loop, shape, world = recipe.trainer, trainer.settings, trainer.world
@@ -42,5 +45,6 @@ def resolve(recipe: Recipe) -> dict[str, Any]:
             {"name": name, "entropy": one.entropy, "problems": count}
             for name, one, count in zip(world.names, world.families, counts, strict=True)
         ],
+        "stages": [stage.model_dump() for stage in recipe.stage],
         "inert": objective.inert(loop.updates_per_rollout, loop.group_size),
     }

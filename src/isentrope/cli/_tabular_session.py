@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from isentrope import record, spec
-from isentrope.cli import _report
+from isentrope.cli import _report, _stages
 from isentrope.cli._display import NUM_TOKENS, LineDisplay, LiveDisplay, Tracker
 from isentrope.cli._errors import failing, say
 from isentrope.cli._interrupt import Interrupt, listening
@@ -106,8 +106,8 @@ def _introduce(session: Session, checkpoint: Path | None) -> None:
     session.print(f"policy     {kind}, vocabulary {shape.vocabulary}, {len(world.prior)} tables; {shape.precision}")
     listed = [f"{name} ({one.entropy:g})" for name, one in zip(world.names, world.families, strict=True)]
     session.print(f"tasks      {', '.join(listed)}: share of the largest entropy at the start")
-    for stage in recipe.stage:
-        session.print(f"stage      {', '.join(stage.tasks)}: {stage.steps} updates")
+    for line in _stages.lines(recipe):
+        session.print(line)
     session.print(f"objective  {session.name}{brief(session.trainer.objective)}")
     session.print(
         f"loop       {loop.steps} updates, {loop.updates_per_rollout} per rollout batch of {loop.prompts}"
@@ -158,7 +158,7 @@ def _train(session: Session) -> bool:
     display = LiveDisplay(session.console) if session.console.is_terminal else LineDisplay(session.console)
     interrupt = Interrupt(display.note)
     writer = TokenWriter(session.folder.tokens) if output.tokens_every else None
-    tracker = _tracker(session)
+    tracker, boundaries = _tracker(session), _stages.ends(session.recipe)[:-1]
     display.start()
     try:
         with listening(interrupt):
@@ -172,6 +172,8 @@ def _train(session: Session) -> bool:
                 progress = tracker.update(step, logged)
                 if step % SHOWN == 0 or step == steps:
                     display.show(progress)
+                if step in boundaries:
+                    _evaluate(session, _stages.when(step))
                 if step == steps or _is_due(step, output.checkpoint_every):
                     _save(session)
             if trainer.num_steps < steps:  # a signal

@@ -81,7 +81,8 @@ class TabularTrainer:
         changes nothing of the run.
         """
         part = self.num_steps % self.recipe.trainer.updates_per_rollout
-        logged = self._rollout() if part == 0 else {}
+        logged = {"stage": float(self.stage_now())} if self.recipe.stage else {}
+        logged |= self._rollout() if part == 0 else {}
         self._last = update = self._update(part)
         loss = update.now.loss(update.rows, update.totals)
         self.optimizer.zero_grad(set_to_none=False)
@@ -136,15 +137,20 @@ class TabularTrainer:
         self._num_tokens += int(columns["mask"].sum())
         return metrics.of_rollout(self, self._prepared, columns) | {"num_tokens": self._num_tokens}
 
-    def tasks_now(self) -> tuple[int, ...]:
-        """The tasks of the stage that the next step belongs to, by number."""
+    def stage_now(self) -> int:
+        """The stage that the next step belongs to, 1 the first; 0 where there are none."""
         done = self.num_steps
-        for stage in self.recipe.stage:
+        for number, stage in enumerate(self.recipe.stage, start=1):
             if done < stage.steps:
-                return tuple(sorted(self.world.names.index(name) for name in stage.tasks))
+                return number
             done -= stage.steps
-        last = self.recipe.stage[-1].tasks if self.recipe.stage else self.world.names
-        return tuple(sorted(self.world.names.index(name) for name in last))
+        return len(self.recipe.stage)
+
+    def tasks_now(self) -> tuple[int, ...]:
+        """The tasks of that stage, by number."""
+        stage = self.stage_now()
+        names = self.recipe.stage[stage - 1].tasks if stage else self.world.names
+        return tuple(sorted(self.world.names.index(name) for name in names))
 
     def _choose(self, count: int) -> Tensor:
         """`count` problems of the stage's tasks: as many of each as its weight says, drawn without replacement."""

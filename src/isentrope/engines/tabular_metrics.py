@@ -3,6 +3,7 @@
 | key | meaning |
 | --- | --- |
 | `reward`, `reward_std`, `frac_reward_zero_std`, `completions/mean_length`, `completions/clipped_ratio` | of the rollout batch, as in TRL |
+| `stage` | the stage that the step belongs to, 1 the first; where the recipe lists stages |
 | `exact/entropy`, `exact/entropy/<task>` | entropy of the policy over all training problems after the update, expected over completions |
 | `exact/reward`, `exact/reward/<task>` | probability that one completion is accepted, likewise |
 | `exact/kl_start` | KL divergence from the initial policy, a token, likewise |

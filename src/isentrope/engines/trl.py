@@ -375,6 +375,7 @@ class ObjectiveTrainer(GRPOTrainer):
         if values and self._mode == "train":
             values |= {f"controller/{name}": number for name, number in self._state.items()}
             values |= self._sampling.logged() | self._diagnostics.pop() | self._skipped_steps.logged()
+            values |= self._prompts.logged(self._num_rollouts - 1)
         for name, number in values.items():
             self._metrics[self._mode][name] = [number]
         super().log(logs, start_time)

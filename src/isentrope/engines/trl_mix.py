@@ -13,6 +13,9 @@ With a curriculum, the running pass rates see every group that is sampled in tra
 | `curriculum/seen`, `curriculum/in_band` | share of the data's problems sampled so far; of these, within the band |
 | `curriculum/pass_rate` | mean running pass rate, before the rollout, of its problems that were sampled before |
 | `curriculum/new` | share of the rollout batch's prompts that were not |
+
+With stages, `stage` is the number of that which the rollout batch in use belongs to, 1 the first. They go with a
+curriculum: within a stage it prefers among its tasks' problems.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +43,9 @@ def check_order(order: Order | None, dataset: Any, args: Any) -> None:
         )
     if not args.shuffle_dataset:
         raise OptionError("shuffle_dataset=False asks for the data's own order; leave out the order of prompts")
-    if order.weights and "task" not in dataset.column_names:
-        raise OptionError("the order of prompts has weights of tasks and the data set no column `task`; add it")
+    asked = "weights of" if order.weights else "stages of" if order.stages else ""
+    if asked and "task" not in dataset.column_names:
+        raise OptionError(f"the order of prompts has {asked} tasks and the data set no column `task`; add it")
 
 
 class Prompts:
@@ -55,7 +59,7 @@ class Prompts:
         if order is None:
             return
         tasks = [str(t) for t in dataset["task"]] if "task" in dataset.column_names else [""] * len(dataset)
-        self._batches = Batches(tasks, prompts, seed, order.weights)
+        self._batches = Batches(tasks, prompts, seed, order.weights, order.stages)
         if order.curriculum is not None:
             self._numbers: dict[str, int] = {}
             problems = [self._numbers.setdefault(_key(row), len(self._numbers)) for row in dataset]
@@ -64,6 +68,14 @@ class Prompts:
     @property
     def _has_curriculum(self) -> bool:
         return self._order is not None and self._order.curriculum is not None
+
+    def allowed(self, number: int) -> list[int] | None:
+        """The rows that rollout batch `number`, 0 the first, may draw from; None is all."""
+        return self._batches.allowed(number) if self._order is not None and self._order.stages else None
+
+    def logged(self, number: int) -> dict[str, float]:
+        """What a step on rollout batch `number` logs."""
+        return {"stage": float(self._batches.stage(number))} if self._order is not None and self._order.stages else {}
 
     def choose(self, trainer: Any, delivered: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """This rank's rows of the rollout batch that begins, each prompt as often as its group is large."""

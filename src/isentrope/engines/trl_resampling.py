@@ -6,7 +6,8 @@ bounds the rounds. What is stale then stays, and `VaryingReward` in the slot `se
 The decision is taken on the rewards of all ranks, so that the batch does not depend on the number of processes.
 
 Further prompts come from the training data in an order of their own, drawn from seed and number of the rollout alone
-(a resumed run draws the same), first those that are not yet in the batch, then all over again.
+(a resumed run draws the same), first those that are not yet in the batch, then all over again; in a stage, from its
+tasks alone.
 
 TRL's keys (`reward`, `completions/*`, ...) describe what was sampled first; `num_tokens` counts all. What reward
 functions log of further rounds is not logged. TRL's table of completions shows the rows that are kept.
@@ -51,10 +52,16 @@ class Outcome:
     sampled_reward: float
 
 
-def further_prompts(dataset: Any, seed: int, rollout: int, taken: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Examples in an order drawn from seed and rollout: first those whose prompt is not taken, then all, for ever."""
+def further_prompts(
+    dataset: Any, seed: int, rollout: int, taken: Sequence[str], allowed: Sequence[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Examples in an order drawn from seed and rollout: first those whose prompt is not taken, then all, for ever.
+
+    allowed: the rows of the data set to draw from; None is all.
+    """
     generator = torch.Generator().manual_seed(seed * _SEED_STRIDE + rollout + 1)
-    order = torch.randperm(len(dataset), generator=generator).tolist()
+    rows = range(len(dataset)) if allowed is None else allowed
+    order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
     seen = set(taken)
     for index in order:
         example = dataset[index]
@@ -115,7 +122,8 @@ class _Extra:
 def _further(trainer: Any, examples: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     taken = gather_object([prompt_key(example) for example in examples])
     dataset = trainer._remove_unused_columns(trainer.train_dataset, description="training")
-    return further_prompts(dataset, trainer.args.seed, trainer._num_rollouts, taken)
+    number = trainer._num_rollouts
+    return further_prompts(dataset, trainer.args.seed, number, taken, trainer._prompts.allowed(number))
 
 
 def _sample_for(trainer: Any, stale: list[int], found: Sampled, further: Iterator[dict[str, Any]]) -> _Extra:
