@@ -131,9 +131,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def judge(task: Task, example: Example, completions: Sequence[str], known: Sequence[dict[str, Any]]) -> Problem:
-    """Score the completions of one problem; `known` holds what is known of the tokens of each."""
+    """Score the completions of one problem, as in training; `known` holds what is known of the tokens of each."""
+    bare = example.bare  # a verifier that needs more would earn nothing in training and all of it here
     samples = tuple(
-        Sample.of_score(text, task.score(text, example), **more) for text, more in zip(completions, known, strict=True)
+        Sample.of_score(text, task.score(text, bare), **more) for text, more in zip(completions, known, strict=True)
     )
     return Problem(task.name, problem_key(example), example.prompt, example.answer, samples)
 

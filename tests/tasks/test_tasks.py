@@ -262,3 +262,23 @@ def test_validation_finds_a_verifier_that_is_too_lenient_too_strict_or_splits_th
         Lenient(lambda _: False).validate()
     with pytest.raises(IsentropeError, match="in both splits"):
         Lenient(lambda text: text == "yes", ("same", "same")).validate()
+
+
+class ByReference(Lenient):
+    """Right in an evaluation, never in training, whose rows hold no references."""
+
+    def __init__(self):
+        super().__init__(lambda text: text == "yes")
+
+    def score(self, completion, example):
+        return tasks.judge(completion in example.references, completion)
+
+
+def test_validation_finds_a_verifier_that_needs_what_no_training_row_holds():
+    with pytest.raises(IsentropeError, match=r"rejects its reference 'yes'.*a training row holds the prompt"):
+        ByReference().validate()
+
+
+def test_a_bare_example_is_the_one_that_a_training_row_brings_back():
+    example = tasks.Example("p", {"pair": (1, 2)}, "t", ("yes",))
+    assert example.bare == tasks.Example("p", {"pair": [1, 2]}, "t")

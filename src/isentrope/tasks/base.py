@@ -1,6 +1,7 @@
 """What a task is: examples, a verifier, and splits that cannot overlap."""
 
 import hashlib
+import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,13 +28,19 @@ class Example:
     prompt: text, or a list of chat messages with the keys "role" and "content".
     answer: the ground truth the verifier needs; anything JSON can hold.
     task: name of the task that can score it.
-    references: completions that are right, for supervised training and for `validate`; may be empty.
+    references: completions that are right, for supervised training and for `validate`; may be empty. A verifier must do
+    without them: see `bare`.
     """
 
     prompt: Prompt
     answer: Any
     task: str
     references: tuple[str, ...] = ()
+
+    @property
+    def bare(self) -> "Example":
+        """The example as a training row carries it to the verifier: without references, the answer through JSON."""
+        return Example(self.prompt, json.loads(json.dumps(self.answer)), self.task)
 
 
 @dataclass(frozen=True)
@@ -179,8 +186,8 @@ def check(
     """The checks every verifier has to pass; the body of `validate`.
 
     On `count` examples of each of the splits that the task has, references are right, near-misses and garbage are not,
-    and huge texts of up to 10 MB are tried on one of each split. No prompt and answer of the test examples are among
-    the training examples.
+    judged by what a training row holds (`Example.bare`), and huge texts of up to 10 MB are tried on one of each split.
+    No prompt and answer of the test examples are among the training examples.
     Raises IsentropeError with the task, the prompt and the completion that was judged wrongly.
     """
     found = {split: task.examples(split, count, seed) for split in splits}
@@ -195,9 +202,21 @@ def check(
 
 
 def _check_example(task: Task, example: Example, near_misses: Iterable[str]) -> None:
+    bare = example.bare
     for text in example.references:
-        if task.score(text, example).outcome != "right":
-            raise IsentropeError(f"task {task.name} rejects its reference {shown(text)} for {example.prompt!r}")
+        if task.score(text, bare).outcome != "right":
+            why = _by_more(task, text, example)
+            raise IsentropeError(f"task {task.name} rejects its reference {shown(text)} for {example.prompt!r}{why}")
     for text in near_misses:
-        if task.score(text, example).reward > 0:
+        if task.score(text, bare).reward > 0:
             raise IsentropeError(f"task {task.name} rewards {shown(text)} for {example.prompt!r}")
+
+
+def _by_more(task: Task, text: str, example: Example) -> str:
+    """What to say of a verifier that is right only where it sees more than training shows it."""
+    if task.score(text, example).outcome != "right":
+        return ""
+    return (
+        "; it accepts it where it sees the whole example, but a training row holds the prompt and, through JSON, the"
+        " answer: judge by these, without `references`, and take lists for tuples"
+    )
