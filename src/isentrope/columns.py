@@ -252,6 +252,7 @@ def _check_finite(reward: Tensor | None) -> None:
 
 
 def without(found: Reads, names: set[str] | frozenset[str]) -> Reads:
+    """The same columns but for these names."""
     return Reads(found.required - names, found.optional - names)
 
 

@@ -369,10 +369,12 @@ class GroupEntropyThreshold:
 
 
 def own_state(state: State, path: str) -> State:
+    """The state of the controller at a path, under its own names."""
     return {key.removeprefix(f"{path}."): x for key, x in state.items() if key.startswith(f"{path}.")}
 
 
 def find_controllers(node: Any, path: str) -> Iterator[tuple[str, Controller]]:
+    """(path, controller) of every controller in a rule's fields, or in those of a rule or a tuple of rules in them."""
     if is_controller(node):
         yield path, node
     elif isinstance(node, tuple):
