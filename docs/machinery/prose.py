@@ -10,7 +10,9 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from griffe import Class, Extension, Function, Object, ParameterKind
+from griffe import Attribute, Class, Docstring, Extension, Function, Module, Object, ParameterKind
+
+from isentrope import catalogue
 
 PIECES = re.compile(r"(`+[^`]*`+|\*\*[\w][^*\n]*\*\*|https?://\S+|arXiv:\d{4}\.\d{5})")
 SPECIAL = {mark: f"\\{mark}" for mark in "\\*_[]#"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
@@ -105,6 +107,8 @@ class Prose(Extension):
         """Called once for every module, class, function and attribute, when its members are known."""
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value, _arguments(obj)) + _columns(obj)
+        elif isinstance(obj, Attribute) and isinstance(obj.parent, Module):
+            obj.docstring = Docstring(_remark(obj), parent=obj)  # without one it would not be listed
 
 
 def _arguments(obj: Object) -> set[str]:
@@ -115,6 +119,14 @@ def _arguments(obj: Object) -> set[str]:
         start = obj.members.get("__init__")
         return names | (_arguments(start) if isinstance(start, Function) else set())
     return set()
+
+
+def _remark(constant: Attribute) -> str:
+    """What stands for the docstring that a constant of a module has none of: a preset's entry, or what it holds."""
+    entry = catalogue.ENTRIES.get(constant.name) if constant.module.path == "isentrope.presets" else None
+    if entry is None:
+        return f"`{constant.value}`"
+    return escaped(f"{entry.title}, arXiv:{entry.arxiv}: {entry.changes}. Entropy: {entry.entropy}.")
 
 
 def _columns(obj: Object) -> str:

@@ -10,6 +10,7 @@ import inspect
 import json
 import pkgutil
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from typing import Any, get_args, get_origin
 
@@ -50,6 +51,8 @@ SHOWN = (
     "engines.trl_options",
     "engines.trl_sampler",
     "engines.trl_tools",
+    "engines.verl_policy_loss",
+    "engines.verl_trainer",
     "engines.tabular_table",
     "report.chart",
     "report.still",
@@ -61,10 +64,10 @@ OWN = {"commands.md": "Commands", "recipe-keys.md": "Recipe keys", "metrics.md":
 def modules() -> list[str]:
     """The modules that have a page, without the package's name; "" is the package itself."""
     found = [module.name.removeprefix("isentrope.") for module in pkgutil.walk_packages([str(SOURCE)], "isentrope.")]
-    return ["", *(name for name in found if _is_shown(name))]
+    return ["", *(name for name in found if is_shown(name))]
 
 
-def _is_shown(name: str) -> bool:
+def is_shown(name: str) -> bool:
     if any(part.startswith("_") for part in name.split(".")):
         return False
     return name in SHOWN or not any(fnmatch(name, pattern) for pattern in (*HIDDEN, *INSIDE))
@@ -160,20 +163,26 @@ def _verb(name: str, command: Any) -> str:
 
 def _keys() -> str:
     """Every section of a recipe and every key in it: type, default, and the section's docstring."""
-    parts = ["# Recipe keys\n\nAs `--set section.key=value` too. [Recipes](../recipes.md) has how they are used."]
-    parts.append(_section("At the top", Recipe, {n for n, f in Recipe.model_fields.items() if _inner(f.annotation)}))
-    for name, entry in Recipe.model_fields.items():
-        inner = _inner(entry.annotation)
-        if inner is not None:
-            many = get_origin(entry.annotation) is list
-            parts.append(_section(f"`[[{name}]]`" if many else f"`[{name}]`", inner, set()))
-    return "\n\n".join(parts)
+    head = "# Recipe keys\n\nAs `--set section.key=value` too. [Recipes](../recipes.md) has how they are used."
+    return "\n\n".join([head, *_sections("At the top", "", Recipe)])
+
+
+def _sections(title: str, name: str, model: type[BaseModel]) -> Iterator[str]:
+    """A section, then those that its keys hold."""
+    inner = {key: found for key, entry in model.model_fields.items() if (found := _inner(entry.annotation))}
+    yield _section(title, model, set(inner))
+    for key, held in inner.items():
+        full = f"{name}.{key}".lstrip(".")
+        many = get_origin(model.model_fields[key].annotation) is list
+        yield from _sections(f"`[[{full}]]`" if many else f"`[{full}]`", full, held)
 
 
 def _inner(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key holds, or a list of which it holds."""
-    held = get_args(annotation)[0] if get_origin(annotation) is list else annotation
-    return held if inspect.isclass(held) and issubclass(held, BaseModel) else None
+    """The section that a key holds, or may hold, or a list of which it holds."""
+    for held in (annotation, *get_args(annotation)):
+        if inspect.isclass(held) and issubclass(held, BaseModel):
+            return held
+    return None
 
 
 def _section(title: str, model: type[BaseModel], left_out: set[str]) -> str:

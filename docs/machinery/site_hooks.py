@@ -1,6 +1,7 @@
 """What MkDocs calls while it builds the site (mkdocs.yml, `hooks`)."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,13 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Takes the addresses out of the theme's script that it might fetch from: diagrams, a polyfill, counters."""
-    for script in Path(config.site_dir, "assets", "javascripts").glob("bundle.*.js"):
+    """Takes the addresses out of the theme's script that it might fetch from (diagrams, a polyfill, counters), and what
+    no page reads: word stems of other languages, maps from the packed scripts to their sources.
+    """
+    assets = Path(config["site_dir"], "assets")
+    for script in assets.glob("javascripts/bundle.*.js"):
         text = script.read_text(encoding="utf-8")
         script.write_text(re.sub(FETCHED, "about:blank", text), encoding="utf-8")
+    shutil.rmtree(assets / "javascripts" / "lunr", ignore_errors=True)
+    for unread in assets.rglob("*.map"):
+        unread.unlink()
