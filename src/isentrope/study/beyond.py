@@ -1,0 +1,220 @@
+"""`python -m isentrope.study.beyond`: run what is missing of the search of `frontier`, and write docs/frontier.md.
+
+The page follows from the results alone: knobs.json, rates.json, fresh.json, and language.json, where runs of the
+embedded language model were read into it with --language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from isentrope import comparison, record
+from isentrope.report.chart import Axis
+from isentrope.report.still import svg
+from isentrope.study import frontier as search
+from isentrope.study.frontier import ENTRANTS, FRESH, JUDGED_ON
+from isentrope.study.page import table
+from isentrope.study.pictures import SOLVED, scatter
+from isentrope.study.runs import DIGITS, Result, Results, results
+from isentrope.study.verdict import gap, text
+
+OURS = "half_drift_bonus"  # the preset that the search led to, by its name on the language model
+KEPT = Axis("entropy at the end, as a share of that at the start", low=0.0)
+SPOKEN = ("pass_at_1", "pass_at_k", "entropy_end", "entropy_area")  # figures of a run on the language model
+
+HEAD = """# Beyond the papers: accuracy against entropy kept
+
+Which composition is best, if all get the same tuning? `python -m isentrope.study.beyond` makes this page and its
+pictures from results in `docs/study/frontier/`, and first runs what is missing there.
+
+**The yardstick** was written down before the first run, as the docstring of `isentrope.study.frontier`:
+
+- *Worlds.* Bandits and chains are those of [the study](study.md); the mix has sharp families, thrice as frequent,
+  where rare answers are better, and flat ones where all are as good. 640 updates each. Stages: a task, then another one
+  on the same table, then the first again, 320 updates each.
+- *Equal tuning.* Every entrant, published or not, gets five settings on bandits and chains with {tuning} seeds: its
+  knob at three values, then two other learning rates at the best of them. The score is (pass@1 + pass@16) / 2, mean
+  over worlds. Published objectives so leave their papers' numbers where others do better here.
+- *Fresh seeds.* What tuning chose runs on all worlds with {fresh} seeds that no choice has seen. `±` is half of
+  Student's 95 % interval; differences are paired by seed.
+- *Frontier* (◆): no other entrant has both a higher mean pass@1 and a higher mean pass@16; ◇ the same with the share of
+  entropy kept in place of pass@16.
+- *A composition earns a preset* where its score lies above that of every published objective on the published ones'
+  frontier, by the whole interval.
+
+{tried} settings were tried, {runs} runs in all. Before that, fifteen compositions were looked at on bandits and chains
+with two seeds of their own: three of the six that entered were chosen by that look, the other three named beforehand.
+"""
+
+
+def language(folders: Sequence[Path]) -> dict[str, Any]:
+    """Figures of the finished runs of comparisons of the embedded model: by objective the seeds, and for each figure
+    its values. IsentropeError for a folder that holds no comparison.
+    """
+    found: dict[str, Any] = {}
+    for folder in folders:
+        for name in record.read_json(folder / comparison.PLAN)["objectives"]:
+            numbers = sorted(int(path.name[5:]) for path in (folder / name).glob("seed-*") if path.is_dir())
+            finished = [n for n in numbers if comparison.is_finished(comparison.run_folder(folder, name, n))]
+            each = [comparison.figures(comparison.measured(comparison.run_folder(folder, name, n))) for n in finished]
+            values = {f: [float(f"{run[f]:.{DIGITS}g}") for run in each] for f in SPOKEN}
+            found |= {name: {"seeds": finished} | values} if finished else {}
+    return found
+
+
+def spoken(folder: Path) -> tuple[list[int], dict[str, Result]]:
+    """The seeds that all objectives of language.json have, and the objectives' figures on them."""
+    path = folder / "language.json"
+    content = record.read_json(path) if path.is_file() else {}
+    common = sorted(set.intersection(*(set(one["seeds"]) for one in content.values()))) if content else []
+    return common, {
+        name: Result({f: [one[f][one["seeds"].index(s)] for s in common] for f in SPOKEN}, {})
+        for name, one in content.items()
+    }
+
+
+def write(folder: Path, page: Path) -> None:
+    """Write the page, and its pictures into the folder of the results."""
+    settings, fresh = search.settled(folder), results(folder / "fresh.json")
+    found = search.over(fresh, settings, JUDGED_ON)
+    second = search.over(fresh, settings, ("stages",))
+    for name, chart in pictures(found).items():
+        record.write_text(folder / f"{name}.svg", svg(chart))
+    tried, runs = search.count(folder)
+    place = folder.relative_to(page.parent).as_posix()
+    parts = [
+        HEAD.format(tuning=len(search.TUNING), fresh=len(FRESH), tried=tried, runs=runs),
+        "## What came out\n",
+        _verdict(found, second),
+        "## The frontier\n",
+        _frontier(found, second),
+        *(f"![{chart.title}]({place}/{name}.svg)\n" for name, chart in pictures(found).items()),
+        "## World by world\n",
+        _by_world(fresh, settings),
+        f"## *{search.leader(found)}* minus every other\n",
+        _gaps(found, second),
+        "## What tuning chose\n",
+        table(("entrant", "knob", "value", "learning rate"), [_setting(s) for s in settings.values()]),
+        "## On the embedded language model\n",
+        _language(folder),
+    ]
+    record.write_text(page, "\n".join(parts))
+
+
+def pictures(found: Results) -> dict[str, Any]:
+    """The two pictures of the frontier."""
+    one, k, kept = ("pass_at_1", SOLVED), ("pass_at_k", Axis("held-out pass@16")), ("entropy_kept", KEPT)
+    return {
+        "passes": scatter("passes", "Held-out pass@1 against pass@16", found, list(found), k, one),
+        "kept": scatter("kept", "Held-out pass@1 against entropy kept", found, list(found), kept, one),
+    }
+
+
+def _called(name: str) -> str:
+    return f"*{name}*" if ENTRANTS[name].ours else name
+
+
+def _setting(setting: search.Setting) -> tuple[str, ...]:
+    knob = ENTRANTS[setting.entrant].knob
+    return _called(setting.entrant), knob, f"{setting.value:g}", f"{setting.rate:g}"
+
+
+FIGURES = ("score", "pass_at_1", "pass_at_k", "entropy_kept", "mean_reward")
+HEADS = ("score", "pass@1", "pass@16", "entropy kept", "mean reward of the run", "mean reward of a second task")
+
+
+def _frontier(found: Results, second: Results) -> str:
+    """All entrants by score, with what is on a frontier marked."""
+    passes, kept = search.frontier(found), search.frontier(found, "entropy_kept")
+    rows = []
+    for name in sorted(found, key=lambda n: -found[n].mean("score").mean):
+        marks = ("◆" if name in passes else "") + ("◇" if name in kept else "")
+        cells = [text(found[name].mean(figure)) for figure in FIGURES]
+        rows.append((f"{marks} {_called(name)}".strip(), *cells, text(second[name].mean("second_mean"))))
+    return "Means over bandits, chains and mix; compositions in italics.\n\n" + table(("", *HEADS), rows)
+
+
+def _verdict(found: Results, second: Results) -> str:
+    """What the rule says of the composition of the highest score."""
+    name, rivals = search.leader(found), search.rivals(found)
+    held = "earns a preset" if search.earned(found, name) else "does not earn a preset: it is at most experimental"
+    parts = []
+    for rival in rivals:
+        one, k = (text(gap(found, rival, name, figure)) for figure in ("pass_at_1", "pass_at_k"))
+        task = text(gap(second, rival, name, "second_mean"))
+        score = text(gap(found, rival, name, "score"))
+        parts.append(f"{rival} {score} (pass@1 {one}, pass@16 {k}, second task {task})")
+    said = "; ".join(parts)
+    return f"By the rule, *{name}* **{held}**. Its score minus that of the published ones on their frontier: {said}.\n"
+
+
+def _by_world(fresh: Results, settings: dict[str, search.Setting]) -> str:
+    """pass@1, pass@16 and entropy kept on each world."""
+    worlds = {world: search.over(fresh, settings, (world,)) for world in JUDGED_ON}
+    heads = ["", *(f"{world}: {head}" for world in worlds for head in ("pass@1", "pass@16", "entropy kept"))]
+    figures = ("pass_at_1", "pass_at_k", "entropy_kept")
+    rows = [
+        (
+            _called(name),
+            *(f"{found[name].mean(f).mean:.3f}".removeprefix("0") for found in worlds.values() for f in figures),
+        )
+        for name in settings
+    ]
+    return table(heads, rows)
+
+
+def _gaps(found: Results, second: Results) -> str:
+    """The composition of the highest score minus every other entrant, paired by seed."""
+    name = search.leader(found)
+    rows = [
+        (
+            _called(other),
+            *(text(gap(found, other, name, figure)) for figure in FIGURES),
+            text(gap(second, other, name, "second_mean")),
+        )
+        for other in found
+        if other != name
+    ]
+    return table((f"*{name}* minus", *HEADS), rows)
+
+
+def _language(folder: Path) -> str:
+    """The preset beside published objectives on the embedded model, where such runs were read in."""
+    common, found = spoken(folder)
+    if OURS not in found or len(common) < 2:
+        return "Not run: `isentrope compare default`, and its folder given to the command above with `--language`.\n"
+    rows = [(f"*{n}*" if n == OURS else n, *(text(found[n].mean(f)) for f in SPOKEN)) for n in found]
+    gaps = [(n, *(text(gap(found, n, OURS, f)) for f in SPOKEN)) for n in found if n != OURS]
+    heads = ("held-out pass@1", "pass@8", "entropy at the end, nats", "entropy, nats times updates")
+    return (
+        f"`isentrope compare default` with {len(common)} seeds ({', '.join(map(str, common))}), the recipe as it is:"
+        " 480 updates on countdown, every objective with its preset's numbers.\n\n"
+        + table(("", *heads), rows)
+        + "\n"
+        + table((f"*{OURS}* minus", *heads), gaps)
+    )
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of results and pictures.")] = Path("docs/study/frontier"),
+    page: Annotated[Path, typer.Option(help="The page.")] = Path("docs/frontier.md"),
+    spoken_in: Annotated[
+        list[Path] | None,
+        typer.Option("--language", help="Folder of `isentrope compare default`; may be given several times."),
+    ] = None,
+) -> None:
+    """Run what is missing of the search beyond the papers, and write its page and pictures. Half an hour of a core."""
+    torch.set_num_threads(1)
+    if spoken_in:
+        record.write_json(out / "language.json", language(spoken_in))
+    search.run(out, lambda told: print(told, flush=True))
+    write(out, page)
+
+
+if __name__ == "__main__":
+    typer.run(main)
