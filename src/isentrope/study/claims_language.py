@@ -258,16 +258,18 @@ def precision_lowers(study: Study) -> Claim:
 def collapsed_learns_worse(study: Study) -> Claim:
     results = study[STAGES]
     figures = ("stage2/entropy_left", "stage2/mean_reward", "stage2/reward_end", "stage3/mean_reward")
+    found = across(results, list(results), *figures[:2])
     kept, learnt = (gap(results, "grpo", "bonus", figure) for figure in figures[:2])
     return Claim(
         "A collapsed policy learns the second task worse",
         REPO,
-        "Task A, then B, then A again, on one model: entropy left by the first stage, mean reward over the second."
-        " *bonus* is GRPO with an entropy bonus of .01, which keeps more.",
+        "Recipe `sequence`: task A, then B, then A again, on one model; entropy left by the first stage, mean reward"
+        " over the second. *bonus* is GRPO with an entropy bonus of .01.",
         ("", "entropy left by A", "mean reward of B", "reward of B at its end", "mean reward of A again"),
         tuple(rows_of(results, list(results), figures)),
-        judge(ABOVE(kept), ABOVE(learnt)),
-        f"With the bonus minus without: entropy left {text(kept)}, mean reward of B {text(learnt)}.",
+        judge(ABOVE(found)),
+        f"Correlation over {len(results)} objectives {text(found)}. With the bonus minus without: entropy left"
+        f" {text(kept)}, mean reward of B {text(learnt)}.",
         "language-stages",
     )
 

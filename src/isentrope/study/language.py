@@ -66,7 +66,8 @@ ROUNDED = {name: replace(presets.grpo, ratio=RoundedRatio(name)) for name in ("b
 RATIOS = Group("ratios", ROUNDED)
 BF16 = Group("bf16", {"rounded": ROUNDED["bf16"]}, changes={"trl.bf16": True})
 BONUS = replace(presets.grpo, penalties=(EntropyBonus(coef=0.01),))
-STAGES = Group("sequence", {"grpo": presets.grpo, "bonus": BONUS}, world="sequence")
+SEQUENCE = {"grpo": presets.grpo, "bonus": BONUS, "repo_r": presets.repo_r, "ce_gppo": presets.ce_gppo}
+STAGES = Group("sequence", SEQUENCE, world="sequence")
 
 EXPERIMENTS: Mapping[str, Mapping[str, Arm]] = {
     "language": {name: Arm(FULL, name) for name in SIX},
