@@ -60,7 +60,7 @@ from isentrope.engines import (
 from isentrope.engines.trl_batch import CompletionError, RewardError
 from isentrope.engines.trl_diagnostics import LiveDiagnostics, Place
 from isentrope.engines.trl_guards import GuardError, Guards, NumericalClippingWarning
-from isentrope.engines.trl_options import InertObjectiveWarning, OptionError, SamplerMismatchWarning, check_options
+from isentrope.engines.trl_options import InertObjectiveWarning, OptionError, SamplerMismatchWarning
 from isentrope.engines.trl_rollout import Sampled
 from isentrope.engines.trl_sampling import Sampling
 from isentrope.engines.trl_state import CheckpointError
@@ -140,32 +140,17 @@ class ObjectiveTrainer(GRPOTrainer):
     ) -> None:
         args = args if args is not None else trl_setup.default_config(model)
         self.objective = spec.load(objective)
-        check_options(args)
-        trl_fp16.check(args)
-        trl_head.check_head(head)
-        trl_setup.check_sink(token_sink, token_interval)
-        trl_setup.check_interval(diagnostics_interval)
-        trl_limits.check_time_limit(reward_time_limit)
-        trl_mix.check_order(order, train_dataset, args)
-        self._objective = trl_setup.with_sampler_correction(self.objective, args)
-        trl_setup.check_columns(self._objective)
-        trl_setup.check_rollout(self._objective, args, train_dataset, bool(tools) or environment_factory is not None)
-        self._needs = self._objective.columns()
-        self._state: dict[str, float] = self._objective.init()
+        trl_setup.check(args, train_dataset, order, head, reward_time_limit)
+        trl_setup.check_measuring(token_sink, token_interval, diagnostics_interval)
+        has_tools = bool(tools) or environment_factory is not None
+        self._objective = trl_setup.settled(self.objective, args, train_dataset, has_tools)
+        self._begin(args, train_dataset)
         self._token_sink, self._token_interval = token_sink, token_interval
-        self._pools = {"train": trl_metrics.MetricPool(), "eval": trl_metrics.MetricPool()}
-        self._tasks = trl_batch.TaskNames(trl_setup.task_names(train_dataset))
-        self._sampling = Sampling(self._objective.rollout, args.temperature)
-        self._diagnostics = LiveDiagnostics(diagnostics_interval)
-        self._guards = Guards(without_guards)
+        self._diagnostics, self._guards = LiveDiagnostics(diagnostics_interval), Guards(without_guards)
         self._reward_time_limit = reward_time_limit
-        self._num_rollouts = 0
-        self._scored: tuple[Tensor, list[list[int]]] | None = None
-        self._passes: list[tuple[Tensor, Tensor | None]] | None = None
-        self._window: tuple[Tensor, int] | None = None  # loss since a log line, that line's step
-        wants_reference = "ref_logp" in self._needs.prepare | self._needs.loss
+        reference = trl_setup.reference_model(args, "ref_logp" in self._needs.prepare | self._needs.loss)
         ours = trl_head.taking_head(head, entropy_gradient="entropy" in self._needs.gradient)
-        with trl_setup.reference_model(args, wants_reference), ours, self._sampling.taking_heads():
+        with reference, ours, self._sampling.taking_heads():
             super().__init__(
                 model=model,
                 reward_funcs=reward_funcs,
@@ -189,6 +174,18 @@ class ObjectiveTrainer(GRPOTrainer):
         self._warn()
 
     # -- before training
+
+    def _begin(self, args: GRPOConfig, dataset: Any) -> None:
+        """What a run starts with; TRL's constructor uses some of it already."""
+        self._needs = self._objective.columns()
+        self._state: dict[str, float] = self._objective.init()
+        self._pools = {"train": trl_metrics.MetricPool(), "eval": trl_metrics.MetricPool()}
+        self._tasks = trl_batch.TaskNames(trl_setup.task_names(dataset))
+        self._sampling = Sampling(self._objective.rollout, args.temperature)
+        self._num_rollouts = 0
+        self._scored: tuple[Tensor, list[list[int]]] | None = None
+        self._passes: list[tuple[Tensor, Tensor | None]] | None = None
+        self._window: tuple[Tensor, int] | None = None  # loss since a log line, that line's step
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
@@ -342,16 +339,9 @@ class ObjectiveTrainer(GRPOTrainer):
 
     def _rows(self, inputs: dict[str, Any], logp: Tensor, entropy: Tensor) -> tuple[dict[str, Tensor], Totals]:
         """The prepared rows with the current policy's columns, and the totals of this optimizer step's share."""
-        rows, totals = trl_batch.unpack(inputs)
+        rows, totals = trl_batch.current(inputs, logp, entropy, "entropy" in self._needs.gradient)
         if self._mode == "train":
             totals = totals.scaled(self.current_gradient_accumulation_steps / self.args.steps_per_generation)
-        logp, entropy = logp.float(), entropy.float()
-        if "entropy" not in self._needs.gradient:
-            entropy = entropy.detach()
-        rows |= {"logp": logp, "entropy": entropy}
-        if "old_per_token_logps" not in inputs:
-            # no update since the rollout: the old policy is this one, and its ratio is exactly 1
-            rows |= {"old_logp": logp.detach(), "old_entropy": entropy.detach()}
         return rows, totals
 
     def _send_tokens(self, now: Objective, rows: dict[str, Tensor], totals: Totals, inputs: dict[str, Any]) -> None:

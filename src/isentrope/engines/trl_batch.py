@@ -164,6 +164,19 @@ def unpack(inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], Totals]:
     return {key.removeprefix(PREFIX): value for key, value in ours.items()}, totals
 
 
+def current(
+    inputs: Mapping[str, Any], logp: Tensor, entropy: Tensor, with_gradient: bool
+) -> tuple[dict[str, Tensor], Totals]:
+    """`unpack` with the current policy's logp and entropy [B,T]; the entropy's gradient stays where with_gradient."""
+    rows, totals = unpack(inputs)
+    logp, entropy = logp.float(), entropy.float() if with_gradient else entropy.float().detach()
+    rows |= {"logp": logp, "entropy": entropy}
+    if "old_per_token_logps" not in inputs:
+        # no update since the rollout: the old policy is this one, and its ratio is exactly 1
+        rows |= {"old_logp": logp.detach(), "old_entropy": entropy.detach()}
+    return rows, totals
+
+
 class TaskNames:
     """Numbers for the values of the dataset column `task`, equal on all ranks and in a resumed run."""
 

@@ -10,11 +10,13 @@ from datasets import Dataset
 from trl import GRPOConfig
 from trl.trainer.utils import RepeatSampler, get_config_model_id
 
+from isentrope.engines import trl_fp16, trl_head, trl_limits, trl_mix
 from isentrope.engines.trl_batch import SamplerCorrection, refuse_empty
-from isentrope.engines.trl_options import OptionError
+from isentrope.engines.trl_options import OptionError, check_options
 from isentrope.engines.trl_sampling import Sampling
 from isentrope.objective import Objective
 from isentrope.rollout import Rollout
+from isentrope.tasks.mix import Order
 
 # "rollout_logp" is there with vLLM or a rollout function, "task" with the dataset's column
 SUPPLIED = {
@@ -75,6 +77,26 @@ def default_config(model: Any) -> GRPOConfig:
     """The configuration of a trainer that is given none."""
     name = model if isinstance(model, str) else get_config_model_id(model.config)
     return GRPOConfig(f"{name.split('/')[-1]}-Isentrope")
+
+
+def check(args: GRPOConfig, dataset: Any, order: Order | None, head: str, reward_time_limit: float | None) -> None:
+    """OptionError or ValueError for what no trainer can be given, whatever its objective."""
+    check_options(args)
+    trl_fp16.check(args)
+    trl_head.check_head(head)
+    trl_limits.check_time_limit(reward_time_limit)
+    trl_mix.check_order(order, dataset, args)
+
+
+def settled(objective: Objective, args: GRPOConfig, dataset: Any, has_tools: bool) -> Objective:
+    """The objective as it is trained, with TRL's correction in its slot; OptionError where it cannot be.
+
+    has_tools: tools or environments take part in the rollouts.
+    """
+    found = with_sampler_correction(objective, args)
+    check_columns(found)
+    check_rollout(found, args, dataset, has_tools)
+    return found
 
 
 def with_sampler_correction(objective: Objective, args: GRPOConfig) -> Objective:
@@ -172,10 +194,14 @@ def refuse_images(images: Any) -> None:
         raise OptionError("images in the prompts: the objective's slot `rollout` cannot have rounds or a share below 1")
 
 
-def check_sink(sink: Any, interval: int) -> None:
-    """ValueError for an interval that never, or an interval without a sink."""
+def check_measuring(sink: Any, interval: int, diagnostics_interval: int) -> None:
+    """ValueError for an interval that never comes, or an interval of tokens without a sink."""
     if interval < 0 or (interval and sink is None):
         raise ValueError(f"token_interval={interval} needs a token_sink, and a number of steps >= 0; 0 switches it off")
+    if diagnostics_interval < 0:
+        raise ValueError(
+            f"diagnostics_interval={diagnostics_interval} must be a number of steps >= 0; 0 switches it off"
+        )
 
 
 def task_names(dataset: Any) -> list[str]:
@@ -183,9 +209,3 @@ def task_names(dataset: Any) -> list[str]:
     if isinstance(dataset, Dataset) and "task" in dataset.column_names:
         return sorted({str(name) for name in dataset.unique("task") if name is not None})
     return []
-
-
-def check_interval(interval: int) -> None:
-    """ValueError for an interval of diagnostics that never comes."""
-    if interval < 0:
-        raise ValueError(f"diagnostics_interval={interval} must be a number of steps >= 0; 0 switches it off")
