@@ -1,7 +1,11 @@
 """`isentrope train` with stages: which task when, what is measured between them, --resume, every verb on the run."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -183,6 +187,39 @@ def test_a_curriculum_and_a_stratified_order_go_with_stages(finished, tmp_path):
     assert [line["curriculum/new"] for line in lines[:6:2]] == [1.0] * 3  # of 20 problems a task, 8 were sampled
     assert "reward/digitsum" not in lines[2]
     assert "reward/countdown" not in lines[4]
+
+
+def _two(*arguments):
+    """What two processes of the command print on stdout."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, str(Path(__file__).parent / "two_processes.py"), *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_two_processes_go_through_the_stages_together_and_part_at_the_end(finished, tmp_path):
+    whole, copy = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "copy")
+    told = _two("train", finished[1], "--out", whole.path)
+    assert told.count("still connected: False") == 2
+    lines = _numbers(whole)
+    assert [line["stage"] for line in lines] == [1.0] * 4 + [2.0] * 6 + [3.0] * 2
+    assert [("reward/countdown" in line, "reward/digitsum" in line) for line in lines[::2]] == [
+        *[(True, False)] * 2,
+        *[(False, True)] * 3,
+        (True, True),
+    ]
+    assert [one["task"] for one in record.read_json(whole.evaluation("step-10"))] == ["countdown", "digitsum"]
+    shutil.copytree(whole.path, copy.path)
+    for later in (9, 12):  # 6 lies in the second stage
+        (copy.checkpoints / f"checkpoint-{later}" / record.COMPLETE).unlink()
+    assert "after step 6" in _two("train", "--resume", "--out", copy.path)
+    assert _numbers(copy) == lines
+    weights = "checkpoints/checkpoint-12/model.safetensors"
+    assert (copy.path / weights).read_bytes() == (whole.path / weights).read_bytes()
 
 
 def test_the_tabular_engine_measures_between_stages_and_again_on_resume(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from isentrope import record, spec, tasks
-from isentrope.cli import _report, _sources, _stages
+from isentrope.cli import _adapters, _report, _sources, _stages
 from isentrope.cli._display import Display, LineDisplay, LiveDisplay
 from isentrope.cli._errors import failing, say
 from isentrope.cli._interrupt import Interrupt, listening
@@ -121,6 +121,7 @@ def _prepare_host(session: Session) -> None:
     transformers.set_seed(session.recipe.seed)
     args = grpo_config(session.recipe, session.folder)
     check_options(args)
+    _adapters.config(session.recipe)
     _sources.sampler(session.recipe.trainer.sampler, args, session.mix)
 
 
@@ -130,7 +131,7 @@ def _load_model(recipe: Recipe, checkpoint: Path | None) -> tuple[Any, Any]:
 
     from isentrope import models
 
-    return models.load(str(checkpoint or recipe.model.name), getattr(torch, recipe.model.dtype))
+    return models.load(_adapters.source(recipe, checkpoint), getattr(torch, recipe.model.dtype))
 
 
 def _open_folder(session: Session, checkpoint: Path | None) -> None:
@@ -150,7 +151,7 @@ def _introduce(session: Session, model: Any, checkpoint: Path | None) -> None:
     size = sum(parameter.numel() for parameter in model.parameters())
     session.print(f"model      {recipe.model.name}: {size / 1e6:.2f} M parameters, {recipe.model.dtype}")
     session.print(f"tasks      {', '.join(f'{task.name} ({weight:g})' for task, weight in session.mix)}")
-    for line in _stages.lines(recipe):
+    for line in (*_adapters.lines(recipe), *_stages.lines(recipe)):
         session.print(line)
     session.print(f"objective  {session.name}{brief(session.objective)}")
     session.print(
@@ -253,6 +254,9 @@ def _train(session: Session, model: Any, tokenizer: Any, checkpoint: Path | None
         with listening(interrupt), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # about the host's own next version
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        # before the main process evaluates: the others would wait for it, and time out where that takes long
+        trainer.accelerator.wait_for_everyone()
+        trainer.accelerator.end_training()
     finally:
         display.stop()
     return interrupt.requested and trainer.state.global_step < steps
@@ -282,6 +286,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InertObjectiveWarning)  # said in _introduce
         warnings.filterwarnings("ignore", "You are using 'rollout_func'")
+        warnings.simplefilter("ignore", FutureWarning)  # about the host's own next version
         made = ObjectiveTrainer(
             model,
             args=args,
@@ -292,7 +297,9 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
                 _callbacks.StopCallback(recipe.output.checkpoint_every, interrupt),
                 _callbacks.ProgressCallback(display, trainer.updates_per_rollout, earlier),
             ],
+            peft_config=_adapters.config(recipe),
             objective=session.objective,
+            without_guards=trainer.without_guards,
             token_sink=tokens,
             token_interval=every,
             diagnostics_interval=recipe.output.diagnostics_every,
