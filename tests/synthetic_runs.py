@@ -495,6 +495,85 @@ def controller_that_hunts(rng):
     return replace(made, series={**made.series, **more})
 
 
+# -- controllers at their bounds, rewards that are gone, stages --------------------------------------
+
+
+def controlled(rng, made: Run, value: Shape, target: float, n: int = 200) -> Run:
+    """The run with a controller whose number is clipped to [.05, 1]."""
+    inside = lambda t: min(max(value(t), 0.05), 1.0)  # noqa: E731
+    more = {
+        "controller/surrogate.high.value": curve(rng, inside, 0.0, n),
+        "controller/surrogate.high.target": curve(rng, flat(target), 0.0, n),
+    }
+    return replace(made, series={**made.series, **more})
+
+
+@case("pinned_controller")
+def controller_at_its_upper_bound(rng):
+    return controlled(rng, run(rng, settle(0.5, 0.3, 8.0), n=200), lambda t: 0.28 + 3.0 * t, 0.5)
+
+
+@case()
+def controller_at_its_bound_with_its_target_met(rng):
+    return controlled(rng, run(rng, settle(0.6, 0.5, 8.0), n=200), lambda t: 0.28 + 3.0 * t, 0.5)
+
+
+@case()
+def controller_that_still_climbs(rng):
+    return controlled(rng, run(rng, settle(0.5, 0.3, 8.0), n=200), lambda t: 0.28 + 0.7 * t, 0.5)
+
+
+@case()
+def controller_that_has_only_just_come_to_its_bound(rng):
+    return controlled(rng, run(rng, settle(0.5, 0.3, 8.0), n=200), lambda t: 0.28 + 0.95 * t, 0.5)
+
+
+@case()
+def controller_with_nothing_to_do_above_its_target(rng):
+    return controlled(rng, run(rng, decay(0.6, 0.45), n=200), lambda t: 0.5 - 3.0 * t, 0.2)
+
+
+@case()
+def controller_that_rests_in_its_dead_band(rng):
+    return controlled(rng, run(rng, settle(0.5, 0.44, 8.0), n=200), lambda t: min(0.28 + 3.0 * t, 0.6), 0.5)
+
+
+@case("lost_reward")
+def reward_that_is_lost(rng):
+    return run(rng, flat(0.4), reward=lambda t: 0.3 + 0.3 * t if t < 0.7 else 0.01)
+
+
+@case("lost_reward")
+def reward_that_fades_to_nothing(rng):
+    return run(rng, flat(0.4), reward=lambda t: 0.5 * math.exp(-4 * max(0.0, t - 0.2)) if t < 0.8 else 0.004)
+
+
+@case()
+def sparse_reward(rng):
+    made = run(rng, flat(0.4))
+    hits = tuple(0.0625 if rng.random() < 0.3 else 0.0 for _ in range(120))
+    return replace(made, series={**made.series, "reward": Series(made.series["reward"].steps, hits)})
+
+
+@case()
+def reward_with_zeros_in_between(rng):
+    made = run(rng, flat(0.4))
+    held = [0.0 if rng.random() < 0.1 else x for x in made.series["reward"].values]
+    return replace(made, series={**made.series, "reward": Series(made.series["reward"].steps, tuple(held))})
+
+
+@case()
+def a_second_stage_whose_task_is_new(rng):
+    made = run(rng, lambda t: 0.45 if t < 0.6 else 0.75, reward=lambda t: 0.5 if t < 0.6 else 0.47)
+    return replace(made, series={**made.series, "stage": curve(rng, lambda t: 1.0 if t < 0.6 else 2.0)})
+
+
+@case()
+def a_second_stage_that_begins_at_nothing(rng):
+    made = run(rng, flat(0.4), reward=lambda t: 0.55 if t < 0.6 else 0.004)
+    return replace(made, series={**made.series, "stage": curve(rng, lambda t: 1.0 if t < 0.6 else 2.0)})
+
+
 # -- impossible, and not what it is called ----------------------------------------------------------
 
 

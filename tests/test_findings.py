@@ -35,6 +35,91 @@ def series(*values):
     return Series(tuple(float(i) for i in range(len(values))), tuple(map(float, values)))
 
 
+# -- controllers, rewards, stages -------------------------------------------------------------------
+
+
+def test_a_controller_at_its_bound_is_named_with_its_step_and_its_target():
+    finding = found("controller_at_its_upper_bound")["pinned_controller"]
+    assert finding.severity == "warning"
+    assert finding.numbers["value"] == 1.0
+    assert finding.numbers["target"] == 0.5
+    assert 0.27 < finding.numbers["entropy"] < 0.33
+    assert finding.steps == (49.0, 200.0)  # .28 + 3 t reaches 1 at t = .24, of 199 steps the 48th
+    assert "controller/surrogate.high is 1 since step 49" in finding.evidence[0]
+
+
+def test_a_controller_that_rests_above_its_target_is_a_note():
+    finding = found("controller_with_nothing_to_do_above_its_target")["pinned_controller"]
+    assert finding.severity == "note"
+    assert "above" in finding.title
+
+
+def test_a_controller_that_stood_for_too_few_rollout_batches_is_not_judged():
+    run = CASES["controller_at_its_upper_bound"].build(0)
+    names = [finding.name for finding in diagnose(replace(run, facts=replace(run.facts, updates_per_rollout=16)))]
+    assert "pinned_controller" in names  # 152 steps, 9 batches
+    names = [finding.name for finding in diagnose(replace(run, facts=replace(run.facts, updates_per_rollout=20)))]
+    assert "pinned_controller" not in names  # 7 batches
+
+
+def test_a_number_that_never_moved_and_one_between_its_extremes_are_not_at_a_bound():
+    run = CASES["controller_at_its_upper_bound"].build(0)
+    name = "controller/surrogate.high.value"
+    steps = run.series[name].steps
+    for values in ((1.0,) * 200, (0.3,) * 20 + (0.9,) * 20 + (0.5,) * 160):
+        changed = replace(run, series={**run.series, name: Series(steps, values)})
+        assert "pinned_controller" not in [finding.name for finding in diagnose(changed)]
+
+
+def test_entropy_on_both_sides_of_its_target_is_met():
+    run = CASES["controller_at_its_upper_bound"].build(0)
+    course = run.series["entropy"]
+    swings = Series(course.steps, tuple(0.3 if i % 10 else 0.6 for i in range(200)))
+    changed = replace(run, series={**run.series, "entropy": swings})
+    assert "pinned_controller" not in [finding.name for finding in diagnose(changed)]
+
+
+def test_a_lost_reward_names_its_level_and_the_step():
+    finding = found("reward_that_is_lost")["lost_reward"]
+    assert finding.severity == "error"
+    assert finding.numbers["level"] == pytest.approx(0.48, abs=0.03)  # means of 12 steps; the last whole one is near .5
+    assert finding.steps == (85.0, 120.0)  # t >= .7 of 119 from the 85th step on
+    assert "step 85" in finding.turn
+
+
+@pytest.mark.parametrize(
+    ("values", "is_lost"),
+    [
+        ((0.5,) * 20 + (0.0,) * 8, True),
+        ((0.5,) * 20 + (0.0,) * 7, False),  # too short to say
+        ((0.5,) * 20 + (0.04,) * 8, True),
+        ((0.5,) * 20 + (0.06,) * 8, False),  # 12% of its level
+        ((0.5,) * 20 + (0.0,) * 7 + (0.3,), False),  # it is still there at times
+        ((0.0,) * 10 + (0.5,) * 8 + (0.0,) * 10, False),  # at one part of the run alone
+        ((-0.1,) + (0.5,) * 19 + (0.0,) * 8, False),  # no level at which it is gone
+        ((0.0,) * 28, False),
+    ],
+)
+def test_what_counts_as_a_lost_reward(values, is_lost):
+    run = Run("mine", series={"reward": series(*values)})
+    assert ("lost_reward" in [finding.name for finding in diagnose(run)]) == is_lost
+
+
+def test_a_jump_of_the_entropy_is_excused_at_the_beginning_of_a_stage_alone():
+    run = CASES["a_second_stage_whose_task_is_new"].build(0)
+    assert "definition_change" not in [finding.name for finding in diagnose(run)]
+    earlier = Series(run.series["stage"].steps, (1.0,) * 30 + (2.0,) * 90)
+    names = [finding.name for finding in diagnose(replace(run, series={**run.series, "stage": earlier}))]
+    assert "definition_change" in names
+
+
+def test_of_several_stages_the_last_one_can_lose_its_reward():
+    run = Run("mine", series={"reward": series(*(0.5,) * 20, *(0.3,) * 20, *(0.0,) * 8)})
+    stage = series(*(1.0,) * 20, *(2.0,) * 28)
+    (finding,) = diagnose(replace(run, series={**run.series, "stage": stage}))
+    assert (finding.name, finding.numbers["level"]) == ("lost_reward", pytest.approx(0.3))
+
+
 # -- the suite --------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ rollout batches in verl and slime).
 | `ratio`, `kl_old`, `kl_ref` | mean ratio; KL to the rollout's policy and to the reference, nats |
 | `kl_rollout`, `mismatch`, `mismatch_p` | sampler against trainer: KL, mean abs. difference of logp (nats) and of p |
 | `grad_norm`, `learning_rate`, `loss`, `entropy_coef` | as named |
+| `stage` | which part of its recipe's list of stages a step belongs to, 1 the first |
 | `distinct` | share of different completions among those of one prompt |
 | `entropy/<task>`, `reward/<task>` | by task |
 | `controller/<path>.<number>` | a controller's state |

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isentrope.findings import entropy, learning, values
+from isentrope.findings import control, entropy, learning, values
 from isentrope.findings.base import SEVERITIES, Detector, Finding
 from isentrope.findings.tokens import measured
 from isentrope.run import Run
@@ -24,6 +24,7 @@ DETECTORS: Mapping[str, Detector] = {
     "explosion": entropy.explosion,
     "entropy_bonus": entropy.entropy_bonus,
     "oscillation": entropy.oscillation,
+    "pinned_controller": control.pinned_controller,
     "inert": learning.inert,
     "starved_quadrant": learning.starved_quadrant,
     "many_updates": learning.many_updates,
@@ -31,12 +32,16 @@ DETECTORS: Mapping[str, Detector] = {
     "length_collapse": learning.length_collapse,
     "truncation": learning.truncation,
     "equal_rewards": learning.equal_rewards,
+    "lost_reward": learning.lost_reward,
     "mismatch": values.mismatch,
     "precision": values.precision,
 }
 
-# A finding that says more than another takes its place: the bonus is the explosion's cause.
-INSTEAD_OF: Mapping[str, tuple[str, ...]] = {"entropy_bonus": ("explosion",)}
+# A finding that says more than another takes its place: the bonus is the explosion's cause, and that the reward's fall.
+INSTEAD_OF: Mapping[str, tuple[str, ...]] = {
+    "entropy_bonus": ("explosion", "lost_reward"),
+    "explosion": ("lost_reward",),
+}
 
 
 def diagnose(run: Run) -> list[Finding]:

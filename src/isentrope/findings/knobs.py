@@ -43,6 +43,11 @@ KNOBS: Mapping[str, Mapping[str, str]] = {
         "isentrope": "EntropyServo: rate nearer to 1; EntropyStep: smaller step; EntropyPI: smaller kp, ki; dead_band",
         "trl": "entropy_coef_delta smaller",
     },
+    "bound": {
+        ANY: "the bounds of the controller, its target, or what else moves entropy",
+        "isentrope": "the controller's low and high: wider; its target: nearer; or a controller on another number",
+        "trl": "use_adaptive_entropy: entropy_coef_max",
+    },
     "updates": {
         ANY: "fewer optimizer steps on one rollout batch",
         "isentrope": "trainer.minibatches and trainer.passes",

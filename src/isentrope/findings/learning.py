@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import fmean, median
+import math
+from collections.abc import Sequence
+from statistics import fmean, median, stdev
 
 from isentrope.diagnostics import QUADRANTS
-from isentrope.findings import robust
+from isentrope.findings import robust, stages
 from isentrope.findings.base import Finding
 from isentrope.findings.entropy import collapse, entropy, explosion, reward_course
 from isentrope.findings.knobs import knob
@@ -24,6 +26,8 @@ CUT, CUT_MORE, CUT_HALF = 0.25, 0.15, 0.5  # share of completions cut; how much 
 EARLY = 12  # steps; a run that has just begun may still learn to be brief
 EQUAL = 0.8  # share of groups whose rewards are all the same
 STARVED, FED = 0.25, 0.5  # of a task's own entropy at the start
+LOST, HALF = 0.1, 0.5  # of the level that a reward had: what is left on average, and at any step
+SURELY_LOST = 4.0  # standard errors of the mean at the end
 
 
 def inert(run: Run) -> Finding | None:
@@ -279,6 +283,47 @@ def equal_rewards(run: Run) -> Finding | None:
         rests_on="rewards within groups" if not constant else "a reward that never changes",
         turn=knob(run.engine, "prompts"),
     )
+
+
+def lost_reward(run: Run) -> Finding | None:
+    """A reward that was there and is gone: a tenth of its level or less over the last tenth of the run, or 8 points.
+
+    The level is the second largest mean of equally long parts before. Of several stages the last one is looked at. A
+    reward that is below 0 somewhere has no level at which it is gone.
+    """
+    reward = stages.current(run, run.get("reward"))
+    size = 0 if reward is None else max(robust.MIN_POINTS, len(reward) // 10)
+    if reward is None or len(reward) < 3 * size or min(reward.values) < 0:
+        return None
+    earlier, late = reward.values[:-size], reward.values[-size:]
+    level, now = _level_of_parts(earlier, size), fmean(late)
+    doubt = stdev(earlier) / math.sqrt(size)
+    if now > LOST * level or max(late) > HALF * level or fmean(earlier) - now <= SURELY_LOST * doubt or level <= 0:
+        return None
+    since = reward.steps[-_count_from_end(reward.values, HALF * level)]
+    return Finding(
+        name="lost_reward",
+        severity="error",
+        confidence="high",
+        title=f"the reward was at {level:.3g} and is gone",
+        evidence=(f"{now:.3g} on average over the last {size} points; below half of its level since step {since:g}",),
+        rests_on="a reward that was there for several parts of the run and is not at any point of the last",
+        turn=f"{knob(run.engine, 'rate')}, from a checkpoint before step {since:g}; read completions of both sides of"
+        " that step",
+        steps=(since, reward.steps[-1]),
+        numbers={"level": level, "end": now},
+    )
+
+
+def _level_of_parts(values: Sequence[float], size: int) -> float:
+    """The second largest mean of consecutive parts of `size` values."""
+    means = [fmean(values[i : i + size]) for i in range(0, len(values) - size + 1, size)]
+    return sorted(means)[-2]
+
+
+def _count_from_end(values: Sequence[float], bound: float) -> int:
+    """How many values at the end lie at or below the bound."""
+    return next((n for n, x in enumerate(reversed(values)) if x > bound), len(values))
 
 
 def _near_best(reward: Series) -> bool:

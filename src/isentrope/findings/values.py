@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, median
 
-from isentrope.findings import robust
+from isentrope.findings import robust, stages
 from isentrope.findings.base import Finding
 from isentrope.findings.knobs import knob
 from isentrope.run import Run, Series
@@ -82,10 +82,13 @@ def _impossible_tokens(run: Run) -> list[str]:
 
 
 def definition_jump(run: Run) -> robust.Jump | None:
-    """A jump of the entropy that neither reward nor length takes part in, None where there is none."""
+    """A jump of the entropy that neither reward nor length takes part in nor a new stage explains; None without one."""
     series = run.get("entropy")
     found = None if series is None else robust.jump(series)
-    if found is None:
+    if series is None or found is None:
+        return None
+    before = max((step for step in series.steps if step < found.step), default=found.step)
+    if stages.is_at_boundary(run, before, found.step):
         return None
     return None if any(_jumps_too(run.get(name), found.step) for name in ("reward", "length")) else found
 

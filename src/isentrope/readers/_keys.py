@@ -36,7 +36,7 @@ _TRL: Names = {
     "entropy_coef": ("entropy_coef",),
 }
 KEYS: Mapping[str, Names] = {
-    "isentrope": _TRL,
+    "isentrope": {**_TRL, "stage": ("stage",)},
     "trl": _TRL,
     "ms-swift": {
         **_TRL,
