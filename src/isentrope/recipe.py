@@ -12,6 +12,7 @@ default spelled out, and that text reads back as the same recipe.
 
     [model]
     name = "embedded"            # embedded, smollm2, a folder, or an id that is in the hub cache
+    [model.lora]                 # rank = 16 trains adapters of that rank in place of the weights
 
     [[task]]
     name = "countdown"
@@ -34,7 +35,6 @@ A recipe may hold all of the last three; only the table of the engine that runs 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -46,12 +46,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from isentrope.assignments import assign
 from isentrope.assignments import parse_assignment as parse_assignment
+from isentrope.complaints import sentence
+from isentrope.complaints import suggestion as suggestion
 from isentrope.errors import IsentropeError
 from isentrope.parsing import toml_table
 
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 DEFAULT_TIME_LIMIT = 600.0  # seconds
+Guard = Literal["float32_logp", "fsdp2_output", "sampler", "old_logp"]  # those of isentrope.engines.trl_guards
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # Modules that check the table of an engine's own options; imported when such a table is not empty.
@@ -66,11 +69,24 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Lora(_Section):
+    """Low-rank adapters that are trained in place of the weights; `rank` 0 trains the weights themselves.
+
+    Each of the `targets` ("all-linear", or names of modules) gets two matrices of that rank, whose product is scaled by
+    alpha / rank. Checkpoints hold the adapters alone. There is no dropout: it would move ratios by itself.
+    """
+
+    rank: Natural = 0
+    alpha: Positive = 32
+    targets: str | list[str] = "all-linear"
+
+
 class Model(_Section):
     """The policy: embedded, smollm2, a folder of a saved transformers model, or a hub id; `dtype` of its weights."""
 
     name: str = "embedded"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    lora: Lora = Lora()
 
 
 class Task(_Section):
@@ -96,7 +112,8 @@ class Trainer(_Section):
     `sampler`: "shared_prefill" reads a prompt once for its group, "transformers" is TRL's way, "auto" the first where
     `[trl]` allows it. `order` "shuffled" goes through all problems in random order; "stratified" keeps the weights of
     the tasks in every rollout batch, as nearly as integers allow. `reward_time_limit`: seconds that the rewards of a
-    rollout batch may take before the run stops with the name of what hangs; 0 is no limit.
+    rollout batch may take before the run stops with the name of what hangs; 0 is no limit. `without_guards` names
+    checks of the engine TRL to switch off, see `isentrope.engines.trl_guards`.
     """
 
     steps: Positive = 100
@@ -116,6 +133,7 @@ class Trainer(_Section):
     sampler: Literal["auto", "shared_prefill", "transformers"] = "auto"
     reward_time_limit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULT_TIME_LIMIT
     order: Literal["shuffled", "stratified"] = "shuffled"
+    without_guards: list[Guard] = []
 
     @property
     def rows(self) -> int:
@@ -251,10 +269,21 @@ class Recipe(_Section):
     @model_validator(mode="after")
     def _only_trl_chooses(self) -> Recipe:
         order = self.trainer.order != "shuffled"
-        asked = {"[curriculum] by": self.curriculum.by, "[warmup] steps": self.warmup.steps, "[trainer] order": order}
+        asked = {
+            "[curriculum] by": self.curriculum.by,
+            "[warmup] steps": self.warmup.steps,
+            "[trainer] order": order,
+            "[trainer] without_guards": self.trainer.without_guards,
+            "[model.lora] rank": self.model.lora.rank,
+        }
         found = next((name for name, value in asked.items() if value), None)
         if found and self.engine != "trl":
             raise ValueError(f"{found} needs engine trl; the engine here is {self.engine}")
+        if self.warmup.steps and self.model.lora.rank:
+            raise ValueError(
+                "[warmup] changes the weights below the adapters of [model.lora], and no checkpoint would hold them;"
+                " leave one of the two out, or save a model that was warmed up and name its folder"
+            )
         return self
 
     @model_validator(mode="after")
@@ -326,7 +355,7 @@ def from_table(table: dict[str, Any], label: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
-        raise IsentropeError(f"{label}: {_sentence(error)}") from error
+        raise IsentropeError(f"{label}: {sentence(error, Recipe, SECTIONS)}") from error
     if own := getattr(recipe, recipe.engine):
         importlib.import_module(ENGINE_TABLES[recipe.engine]).check_table(own, label)
     return recipe
@@ -363,45 +392,14 @@ def _anchor_objective(table: dict[str, Any], folder: Path) -> None:
         table["objective"] = str(folder / objective)
 
 
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """The end of a sentence that names the nearest of the known words, or all of them where none is near.
-
-    >>> suggestion("stpes", ["steps", "seed"]), suggestion("zzz", ["steps", "seed"])
-    ("; did you mean 'steps'?", '; it has steps, seed')
-    """
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; it has {', '.join(known)}" if len(known) <= 20 else ""
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first of pydantic's complaints in one sentence, with the number of the others."""
-    first, *others = error.errors()
-    more = f" (and {len(others)} more)" if others else ""
-    *parents, last = first["loc"] or ("",)
-    place = "".join(f"[{part}] " if isinstance(part, str) else f"number {part} " for part in parents)
-    if first["type"] == "extra_forbidden":
-        subject = place.strip() if parents else "the top level"
-        return f"{subject} has no key {last!r}{suggestion(str(last), _fields_at(parents))}{more}"
-    if first["type"] == "missing":
-        return f"{place}{last} is missing{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{place}{f'[{last}] ' if last else ''}{message}{more}"
-    return f"{place}{last} = {first['input']!r}: {message[0].lower()}{message[1:]}{more}"
-
-
-def _fields_at(parents: Sequence[str | int]) -> list[str]:
-    sections: dict[str, type[_Section]] = {
-        "model": Model,
-        "task": Task,
-        "curriculum": Curriculum,
-        "warmup": Warmup,
-        "trainer": Trainer,
-        "stage": Stage,
-        "evaluation": Evaluation,
-        "output": Output,
-    }
-    section = sections[str(parents[0])] if parents else Recipe
-    return list(section.model_fields)
+SECTIONS: dict[str, type[_Section]] = {
+    "model": Model,
+    "model.lora": Lora,
+    "task": Task,
+    "curriculum": Curriculum,
+    "warmup": Warmup,
+    "trainer": Trainer,
+    "stage": Stage,
+    "evaluation": Evaluation,
+    "output": Output,
+}
