@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from isentrope import readers, record, report
-from isentrope.cli import app
+from isentrope import readers, recipe, record, report, tasks
+from isentrope.cli import _stages, app
 from isentrope.record import RunFolder
 from isentrope.report.stages import learnt
+from isentrope.tasks.mix import Stretch
 
 # 2 updates on each rollout batch of 4 prompts x 4 rows
 STAGES = """
@@ -71,6 +72,44 @@ def finished(tmp_path_factory):
     path.write_text(STAGES)
     told = _run("train", path, "--out", base / "run")
     return RunFolder(base / "run"), path, told
+
+
+TASK = """
+from dataclasses import dataclass
+from isentrope.tasks.countdown import Countdown
+
+@dataclass(frozen=True)
+class Mine(Countdown):
+    name: str = "of_its_own"
+
+mine = Mine()
+"""
+
+
+def test_stages_are_counted_in_rollout_batches_and_know_tasks_by_their_own_names(tmp_path):
+    (tmp_path / "mine.py").write_text(TASK)
+    name = f"{tmp_path}/mine.py:mine"
+    resolved = recipe.parse(STAGES.replace('"countdown"', f"'{name}'"))
+    mix = [(tasks.get(task.name), task.weight) for task in resolved.task]
+    assert _stages.stretches(resolved, mix) == (
+        Stretch(("of_its_own",), 2),
+        Stretch(("digitsum",), 3),
+        Stretch(("of_its_own", "digitsum"), 1),
+    )
+
+
+@pytest.mark.engine
+def test_the_datas_own_order_and_stages_are_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "stages.toml").write_text(STAGES + "[trl]\nshuffle_dataset = false\n")
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "stages.toml"), "--out", str(tmp_path / "run")])
+    assert result.exit_code == 2, result.output
+    assert (
+        "shuffle_dataset=False asks for the data's own order; leave out the order of prompts (stages" in result.output
+    )
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+    planned = CliRunner().invoke(app, ["train", str(tmp_path / "stages.toml"), "--dry-run"])
+    assert planned.exit_code == 1
+    assert "shuffle_dataset=False asks for the data's own order" in planned.output
 
 
 @pytest.mark.engine

@@ -121,7 +121,8 @@ def _as_json(memory: Memory) -> dict[str, Any]:
 
 def _refusals(recipe: Recipe, objective: Objective, gpus: int) -> list[str]:
     """What the engine would refuse before the first step."""
-    from isentrope.cli._session import grpo_config
+    from isentrope.cli._session import grpo_config, order_of
+    from isentrope.engines.trl_mix import check_shuffled
     from isentrope.engines.trl_options import check_options
     from isentrope.engines.trl_setup import check_columns, with_sampler_correction
 
@@ -131,6 +132,7 @@ def _refusals(recipe: Recipe, objective: Objective, gpus: int) -> list[str]:
         _sources.check(recipe, mix)
         args = grpo_config(recipe, RunFolder(Path("dry-run")))  # its batches are those of all GPUs together
         check_options(args)
+        check_shuffled(order_of(recipe, mix), args)
         _sources.sampler(recipe.trainer.sampler, args, mix)
         check_columns(objective)
         with_sampler_correction(objective, args)

@@ -81,7 +81,7 @@ def _run(session: Session, resume: bool) -> dict[str, Any]:
 def _session(recipe: Recipe, path: Path, resume: bool, console: Console) -> Session:
     objective = load_objective(recipe.objective)
     mix = [(tasks.get(task.name, **task.options), task.weight) for task in recipe.task]
-    _order(recipe, mix)
+    order_of(recipe, mix)
     _sources.check(recipe, mix)
     is_main = int(os.environ.get("RANK", "0")) == 0
     training = tasks.dataset_rows(mix, "train", recipe.trainer.problems, recipe.seed)
@@ -111,6 +111,7 @@ def _prepare_host(session: Session) -> None:
     import torch
     import transformers
 
+    from isentrope.engines.trl_mix import check_shuffled
     from isentrope.engines.trl_options import check_options
 
     transformers.logging.set_verbosity_error()
@@ -121,6 +122,7 @@ def _prepare_host(session: Session) -> None:
     transformers.set_seed(session.recipe.seed)
     args = grpo_config(session.recipe, session.folder)
     check_options(args)
+    check_shuffled(order_of(session.recipe, session.mix), args)
     _adapters.config(session.recipe)
     _sources.sampler(session.recipe.trainer.sampler, args, session.mix)
 
@@ -303,7 +305,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
             token_sink=tokens,
             token_interval=every,
             diagnostics_interval=recipe.output.diagnostics_every,
-            order=_order(recipe, session.mix),
+            order=order_of(recipe, session.mix),
             reward_time_limit=trainer.reward_time_limit or None,
             **_sources.of_trainer(trainer.sampler, args, session.mix, session.training),
         )
@@ -312,7 +314,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     return made
 
 
-def _order(recipe: Recipe, mix: Sequence[tuple[Task, float]]) -> Order | None:
+def order_of(recipe: Recipe, mix: Sequence[tuple[Task, float]]) -> Order | None:
     """How a recipe's prompts are chosen; None leaves it to TRL."""
     rule = recipe.curriculum
     curriculum = Curriculum(**rule.model_dump(exclude={"by"}))  # checks the numbers where it is off, too

@@ -41,11 +41,19 @@ def check_order(order: Order | None, dataset: Any, args: Any) -> None:
         raise OptionError(
             "an order of prompts needs a data set whose rows can be had at will: load it whole, not empty"
         )
-    if not args.shuffle_dataset:
-        raise OptionError("shuffle_dataset=False asks for the data's own order; leave out the order of prompts")
+    check_shuffled(order, args)
     asked = "weights of" if order.weights else "stages of" if order.stages else ""
     if asked and "task" not in dataset.column_names:
         raise OptionError(f"the order of prompts has {asked} tasks and the data set no column `task`; add it")
+
+
+def check_shuffled(order: Order | None, args: Any) -> None:
+    """OptionError where the data's own order is asked for, and another one too."""
+    if order is not None and not args.shuffle_dataset:
+        raise OptionError(
+            "shuffle_dataset=False asks for the data's own order; leave out the order of prompts (stages, a curriculum"
+            " and a stratified order are some)"
+        )
 
 
 class Prompts:
