@@ -26,8 +26,10 @@ from two_processes import leave, reward, rollout
 from isentrope.engines.trl import GuardError, ObjectiveTrainer
 
 
-class Watched(ObjectiveTrainer):
-    """Shards on CPUs, where accelerate would quietly take DDP, and keeps what the forward passes return."""
+class Sharded(ObjectiveTrainer):
+    """Shards on CPUs, where accelerate would quietly take DDP."""
+
+    precision = "no"  # of the layers: "bf16", or that of the weights
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
@@ -37,11 +39,21 @@ class Watched(ObjectiveTrainer):
             transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
             cpu_ram_efficient_loading=False,
         )
-        plugin.set_mixed_precision("bf16")
+        if self.precision != "no":
+            plugin.set_mixed_precision(self.precision)
         for shared in (PartialState._shared_state, AcceleratorState._shared_state):
             shared["distributed_type"] = DistributedType.FSDP
         AcceleratorState._shared_state["fsdp_plugin"] = plugin
         self.is_fsdp_enabled = True
+
+
+class Watched(Sharded):
+    """Keeps what the forward passes return."""
+
+    precision = "bf16"
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
         self.seen: list[torch.Tensor] = []
         self.sharded: list[bool] = []
 

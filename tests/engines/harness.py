@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 # TRL calls what this transformers has renamed
 MARKS = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:.*deprecated and will be removed in v6:FutureWarning")]
+
+
+def whole(x: Tensor) -> Tensor:
+    """A sharded tensor gathered from all ranks; any other as it is."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 @dataclass
@@ -19,13 +25,16 @@ class Watcher(TrainerCallback):
 
     gradients: list[Tensor] = field(default_factory=list)
     parameters: list[Tensor] = field(default_factory=list)
+    sharded: list[bool] = field(default_factory=list)  # by step: whether every gradient lies on several ranks
 
     def on_pre_optimizer_step(self, *args: Any, model: torch.nn.Module, **kwargs: Any) -> None:
-        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters() if p.requires_grad]
-        self.gradients.append(torch.cat([g.flatten() for g in found]).clone())
+        learnt = [p for p in model.parameters() if p.requires_grad]
+        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in learnt]
+        self.gradients.append(torch.cat([whole(g).flatten() for g in found]).clone())
+        self.sharded.append(all(isinstance(g, DTensor) for g in found))
 
     def on_step_end(self, *args: Any, model: torch.nn.Module, **kwargs: Any) -> None:
-        self.parameters.append(torch.cat([p.detach().flatten() for p in model.parameters()]).clone())
+        self.parameters.append(torch.cat([whole(p.detach()).flatten() for p in model.parameters()]).clone())
 
 
 @dataclass
@@ -36,6 +45,7 @@ class Run:
     gradients: list[Tensor]
     parameters: list[Tensor]
     history: list[dict[str, float]]
+    sharded: list[bool] = field(default_factory=list)
 
     def logged(self, key: str) -> list[float]:
         return [line[key] for line in self.history if key in line]
@@ -56,7 +66,7 @@ def train(make: Callable[..., Any], resume: str | None = None, **arguments: Any)
     watcher = Watcher()
     trainer = make(callbacks=[watcher, *arguments.pop("callbacks", [])], **arguments)
     trainer.train(resume_from_checkpoint=resume)
-    return Run(trainer, watcher.gradients, watcher.parameters, trainer.state.log_history)
+    return Run(trainer, watcher.gradients, watcher.parameters, trainer.state.log_history, watcher.sharded)
 
 
 def relative_distance(a: Tensor, b: Tensor) -> float:

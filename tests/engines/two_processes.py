@@ -72,11 +72,21 @@ def leave(world: int) -> None:
 
 
 def main(model: str, out: str, objective: str, checkpoint: str | None = None) -> None:
+    """Train once, and save what happened."""
+    found = train_once(model, out, objective, checkpoint)
+    torch.save(found, Path(out) / f"result{os.environ.get('RANK', '0')}.pt")
+    leave(found["world"])
+
+
+def train_once(
+    model: str, out: str, objective: str, checkpoint: str | None = None, make: Any = ObjectiveTrainer, **options: Any
+) -> dict[str, Any]:
     """Train 6 updates, 2 per rollout batch of 16 rows, in micro-batches that cover it on any number of processes."""
     warnings.simplefilter("ignore")
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     world = int(os.environ.get("WORLD_SIZE", "1"))
     data = Dataset.from_dict({"prompt": [f"{i}+{i}=" for i in range(32)], "task": ["low"] * 16 + ["high"] * 16})
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3} | options
     args = GRPOConfig(
         output_dir=out,
         per_device_train_batch_size=8 // world,
@@ -91,8 +101,6 @@ def main(model: str, out: str, objective: str, checkpoint: str | None = None) ->
         lr_scheduler_type="constant",
         max_grad_norm=0.0,
         logging_steps=1,
-        save_strategy="steps",
-        save_steps=3,
         report_to="none",
         use_cpu=True,
         ddp_backend="gloo" if world > 1 else None,
@@ -101,9 +109,10 @@ def main(model: str, out: str, objective: str, checkpoint: str | None = None) ->
         dataloader_pin_memory=False,
         disable_tqdm=True,
         seed=1,
+        **settings,
     )
     run = train(
-        ObjectiveTrainer,
+        make,
         resume=checkpoint,
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         args=args,
@@ -115,13 +124,10 @@ def main(model: str, out: str, objective: str, checkpoint: str | None = None) ->
         order=ORDER if objective == "curriculum" else None,
         diagnostics_interval=2,
     )
-    rank = run.trainer.accelerator.process_index
     assert run.trainer.accelerator.num_processes == world, "this run has other processes than it was started with"
     found = {"world": world, "gradients": run.gradients, "parameters": run.parameters, "state": run.trainer._state}
-    found |= {"prompts": run.trainer._prompts.state()}
-    found |= {"history": run.history, "norms": run.trainer._diagnostics._norms}
-    torch.save(found, Path(out) / f"result{rank}.pt")
-    leave(world)
+    found |= {"prompts": run.trainer._prompts.state(), "type": run.trainer.accelerator.distributed_type.value}
+    return found | {"history": run.history, "norms": run.trainer._diagnostics._norms, "sharded": run.sharded}
 
 
 if __name__ == "__main__":
