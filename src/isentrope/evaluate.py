@@ -6,7 +6,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from isentrope import estimates, results
@@ -47,7 +47,7 @@ class Report:
     problems, samples: problems, and samples of each (the most, where they differ).
     pass_at: k -> mean over problems of the unbiased pass@k, for k = 1, 2, 4, ... and the number of samples.
     interval: 95% bootstrap interval of pass@1 over problems. intervals: the same for every figure, by name: "pass@8",
-    "avg", "majority", "entropy", "length", "truncated", "no_answer", "unscored".
+    "avg", "majority", "entropy", "length", "truncated", "no_answer", "unscored", and the task's own.
     half_width: how far pass@1 can be off by the choice of so many problems alone, see `estimates.half_width`.
     reward: avg@k, the mean over problems of the mean reward of their samples.
     majority: majority@k, expected over ties, see `estimates.majority_vote`.
@@ -61,6 +61,7 @@ class Report:
     length: mean number of tokens, the end token included. truncated, no_answer, unscored: shares in [0, 1] of the
     samples that reached the length limit, gave no answer, and could not be scored.
     right: number of right samples of each problem, in the order of the examples.
+    own: figures that the task has beyond these, by name, such as IFEval's by instruction; see `tasks.base.Task`.
     """
 
     task: str
@@ -86,6 +87,7 @@ class Report:
     no_answer: float
     unscored: float
     right: tuple[int, ...]
+    own: dict[str, float] = field(default_factory=dict)
 
     @property
     def pass_at_1(self) -> float:
@@ -171,15 +173,24 @@ def summarise(
         reward=found["avg"],
         entropy_kind="" if math.isnan(found["entropy"]) else entropy_kind,
         right=tuple(problem.num_right for problem in problems),
+        own={name: found[name] for name in own_names(problems)},
         **shares,
         **_distinct(problems, min(NUM_COUNTED, samples)),
     )
 
 
 def columns(problems: Sequence[Problem], samples: int) -> dict[str, list[Pair]]:
-    """Every figure of every problem, by the figure's name; see `Problem.figures`."""
+    """Every figure of every problem, by the figure's name; see `Problem.figures`. A problem that was judged before its
+    task had a figure of its own says nothing about it.
+    """
     rows = [problem.figures(ks(samples)) for problem in problems]
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, (0.0, 0.0)) for row in rows] for name in names}
+
+
+def own_names(problems: Sequence[Problem]) -> list[str]:
+    """The figures that the task of these problems has beyond those of all tasks, in the task's order."""
+    return list(dict.fromkeys(name for problem in problems for name in problem.own))
 
 
 def _distinct(problems: Sequence[Problem], counted: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ A file of problems has one JSON object a line:
     lengths       tokens, the end token included; null where not known
     truncated     whether the length limit came before an end token; null where not known
     entropies     nats, sum over the tokens of the sample; null where not known
+    own           figures that the task has beyond these, by name: [a, b], see `Problem.figures`; may be left out
 
 A last line without its newline was cut short by the end of a process and does not count.
 """
@@ -21,8 +22,8 @@ A last line without its newline was cut short by the end of a process and does n
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem with its judged samples."""
+    """One problem with its judged samples; `own` are the figures that its task has beyond those of all tasks."""
 
     task: str
     key: str
     prompt: Prompt
     answer: Any
     samples: tuple[Sample, ...]
+    own: Mapping[str, Pair] = field(default_factory=dict)
 
     @property
     def scored(self) -> list[Sample]:
@@ -90,6 +92,7 @@ class Problem:
         pass@k for each k, over the samples that could be judged: (0, 0) where these are fewer than k, so that the
         problem does not count. avg: the mean reward of the judged samples. majority: see `majority_vote`. no_answer,
         unscored: shares of all samples. length, truncated: of the samples where it is known. entropy: nats per token.
+        Then the task's own.
         """
         judged, total = self.scored, len(self.samples)
         right = self.num_right
@@ -101,7 +104,7 @@ class Problem:
             "no_answer": (float(sum(one.outcome == "wrong" and not one.answer for one in judged)), float(total)),
             "unscored": (float(total - len(judged)), float(total)),
         }
-        return passed | rest | self._token_figures()
+        return passed | rest | self._token_figures() | dict(self.own)
 
     def _token_figures(self) -> dict[str, Pair]:
         timed = [one for one in self.samples if one.length is not None]
@@ -119,7 +122,8 @@ class Problem:
         names |= {"reasons": "reason", "lengths": "length", "truncated": "truncated", "entropies": "entropy"}
         lists = {column: [getattr(one, name) for one in self.samples] for column, name in names.items()}
         head = {"task": self.task, "key": self.key, "prompt": self.prompt, "answer": self.answer}
-        return json.dumps(head | lists, allow_nan=False) + "\n"
+        own = {"own": {name: list(pair) for name, pair in self.own.items()}} if self.own else {}
+        return json.dumps(head | lists | own, allow_nan=False) + "\n"
 
 
 def _sum(values: Iterable[float | None]) -> float:
@@ -136,7 +140,9 @@ def judge(task: Task, example: Example, completions: Sequence[str], known: Seque
     samples = tuple(
         Sample.of_score(text, task.score(text, bare), **more) for text, more in zip(completions, known, strict=True)
     )
-    return Problem(task.name, problem_key(example), example.prompt, example.answer, samples)
+    figures = getattr(task, "figures", None)
+    own = {} if figures is None else figures(completions, bare)
+    return Problem(task.name, problem_key(example), example.prompt, example.answer, samples, own)
 
 
 def held_out_problems(task: Task, most: int, seed: int) -> list[Example]:
@@ -184,6 +190,7 @@ def _problem(place: str, line: bytes) -> Problem:
         row = json_value(line)
         columns = ("completions", "outcomes", "rewards", "answers", "reasons", "lengths", "truncated", "entropies")
         samples = tuple(Sample(*values) for values in zip(*(row[column] for column in columns), strict=True))
-        return Problem(row["task"], row["key"], row["prompt"], row["answer"], samples)
-    except (ValueError, KeyError, TypeError) as error:
+        own = {name: (float(a), float(b)) for name, (a, b) in row.get("own", {}).items()}
+        return Problem(row["task"], row["key"], row["prompt"], row["answer"], samples, own)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IsentropeError(f"{place} is no problem of an evaluation: {error!r}") from error

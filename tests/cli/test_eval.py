@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -301,6 +302,37 @@ def test_saved_completions_are_judged_without_a_model(tmp_path, monkeypatch):
     assert "entropy" not in table
     again = _json("--completions", tmp_path / "out" / "problems.jsonl")
     assert again["tasks"] == [report]
+
+
+def test_a_tasks_own_figures_are_in_table_json_and_comparison(tmp_path):
+    kinds = {"instruction_id_list": ["detectable_format:title", "punctuation:no_comma"], "kwargs": [{}, {}]}
+    lines = [{"key": i, "prompt": f"Write title {i} and no comma."} | kinds for i in range(2)]
+    (tmp_path / "ifeval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    examples = tasks.get("ifeval", data_dir=tmp_path).examples("test", 2, 0)
+    texts = [["<<A>> b", "<<A>>, b"], ["Sure, here:\n<<A>> b", "A, b"]]
+    rows = [
+        {"task": "ifeval", "prompt": example.prompt, "answer": example.answer, "completions": some}
+        for example, some in zip(examples, texts, strict=True)
+    ]
+    path, out = tmp_path / "mine.jsonl", tmp_path / "out"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (report,) = _json("--completions", path, "--data-dir", tmp_path, "--out", out)["tasks"]
+    assert report["own"] == {
+        "prompt_strict": 0.25,
+        "instruction_strict": 0.5,
+        "prompt_loose": 0.5,
+        "instruction_loose": 0.625,
+    }
+    assert set(report["own"]) <= set(report["intervals"])
+    printed = _eval("--completions", path, "--data-dir", tmp_path, "--baseline", out).stdout
+    assert re.search(r"instruction strict +0\.500 \[0\.\d{3}, 0\.\d{3}\]", printed)
+    assert re.search(r"instruction loose +0\.000 \[0\.000, 0\.000\]", printed)  # minus itself
+    # a file from before a task had figures of its own is read, and says nothing of them
+    kept = [json.loads(line) for line in (out / "problems.jsonl").read_text().splitlines()]
+    assert all(row.pop("own") for row in kept)
+    older = tmp_path / "older.jsonl"
+    older.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    assert all(not problem.own for problem in results.read(older))
 
 
 def test_an_evaluations_own_file_is_judged_again_with_the_same_result(whole):

@@ -57,6 +57,19 @@ def test_the_loose_criterion_is_an_option(folder):
     assert followed("x" * (MAX_COMPLETION + 1), example) == Followed((False, False), (False, False))
 
 
+@pytest.mark.parametrize("name", ["ifeval", "instructions"])
+def test_the_figures_of_single_prompts_add_up_to_the_papers(folder, name):
+    example = tasks.get("ifeval", data_dir=folder).examples("test", 1, 0)[0]
+    texts = [["<<A>> b", "Sure, here:\n<<A>> b"], ["", "A b", "<<A>>, b"]]
+    pairs = [tasks.get(name, data_dir=folder).figures(some, example) for some in texts]
+    whole = accuracy([followed(text, example) for some in texts for text in some])
+    assert list(pairs[0]) == ["prompt_strict", "instruction_strict", "prompt_loose", "instruction_loose"]
+    for figure in pairs[0]:
+        a, b = (sum(pair[figure][i] for pair in pairs) for i in (0, 1))
+        assert a / b == getattr(whole, figure)
+        assert b == (whole.prompts if figure.startswith("prompt") else whole.instructions)
+
+
 def test_the_four_figures_are_shares_of_prompts_and_of_instructions():
     found = accuracy([Followed((True, False, True), (True, True, True)), Followed((False,), (True,))])
     assert (found.prompt_strict, found.prompt_loose) == (0.0, 1.0)

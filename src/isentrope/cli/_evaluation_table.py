@@ -34,9 +34,14 @@ def rows(reports: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A line for each figure that at least one task has: its name, and the value with its interval for each task."""
     ks = sorted({int(k) for report in reports for k in report["pass_at"]})
     names = [f"pass@{k}" for k in ks]
-    names += ["avg", "majority", "entropy", "length", *SHARES]
+    names += ["avg", "majority", *own_names(reports), "entropy", "length", *SHARES]
     lines = [[label(name, reports), *(cell(report, name) for report in reports)] for name in names]
     return [line for line in lines if any(text != "-" for text in line[1:])]
+
+
+def own_names(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The figures that single tasks have beyond those of all."""
+    return list(dict.fromkeys(name for report in reports for name in report.get("own", {})))
 
 
 def label(name: str, reports: Sequence[Mapping[str, Any]]) -> str:
@@ -46,14 +51,15 @@ def label(name: str, reports: Sequence[Mapping[str, Any]]) -> str:
     if name == "entropy":
         kinds = sorted({report["entropy_kind"] for report in reports if report["entropy_kind"]})
         return f"entropy, nats ({', '.join(kinds)})"
-    return {"avg": f"avg@{k}", "majority": f"majority@{k}"}.get(name) or LABELS.get(name, name)
+    return {"avg": f"avg@{k}", "majority": f"majority@{k}"}.get(name) or LABELS.get(name, name.replace("_", " "))
 
 
 def value(report: Mapping[str, Any], name: str) -> float:
     """A figure of a report by its name; NaN where it has none."""
     if name.startswith("pass@"):
         return float(report["pass_at"].get(name.removeprefix("pass@"), math.nan))
-    return float(report["reward" if name == "avg" else name])
+    known: Mapping[str, Any] = {**report.get("own", {}), **report}
+    return float(known.get("reward" if name == "avg" else name, math.nan))
 
 
 def cell(report: Mapping[str, Any], name: str) -> str:
@@ -127,7 +133,9 @@ def comparison_table(found: Mapping[str, Any]) -> Table:
     """A column for each task, a line for each figure that both evaluations have."""
     tasks = found["tasks"]
     names = list(dict.fromkeys(name for one in tasks for name in one["differences"]))
-    lines = [[LABELS.get(name, name), *(difference_cell(one, name) for one in tasks)] for name in names]
+    lines = [
+        [LABELS.get(name, name.replace("_", " ")), *(difference_cell(one, name) for one in tasks)] for name in names
+    ]
     heads = ["difference", *(f"{one['task']}: {one['problems']} problems" for one in tasks)]
     return table(heads, [line for line in lines if any(text != "-" for text in line[1:])])
 

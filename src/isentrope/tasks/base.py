@@ -103,7 +103,9 @@ class Task(Protocol):
     examples(split, count, seed): the same arguments give the same list; no problem is in both splits.
     score(completion, example): pure, never raises for any text, and returns quickly for any length.
     validate(): raises IsentropeError if a reference is not scored right, a near-miss is, or the splits overlap.
-    A task may have the attribute `parallel`, the number of threads in which its verifier gains from being called.
+    A task may have the attribute `parallel`, the number of threads in which its verifier gains from being called, and
+    the method `figures(completions, example)`, which gives figures of its own for the completions of one problem: a
+    dict of (a, b) by name; the sum of a over that of b, over problems, is the figure. Evaluations report them.
     """
 
     @property

@@ -96,6 +96,12 @@ class IfEval:
         reward = float(all(found)) if self.reward == "all" else sum(found) / len(found)
         return Score(reward, "right" if all(found) else "wrong", answer)
 
+    def figures(self, completions: Sequence[str], example: Example) -> dict[str, tuple[float, float]]:
+        """The paper's four figures for the responses to one prompt, each as (how many are followed, of how many), so
+        that sums over prompts make those of a set; see `Accuracy`.
+        """
+        return figures(completions, example)
+
     def validate(self, count: int = 40, seed: int = 0) -> None:
         """Raise IsentropeError if a response made for the prompts is judged wrongly.
 
@@ -129,6 +135,17 @@ def followed(completion: str, example: Example) -> Followed:
     text = completion if len(completion) <= MAX_COMPLETION else ""
     found = conditions(example.answer)
     return Followed(tuple(is_met(c, text) for c in found), tuple(is_met(c, text, loose=True) for c in found))
+
+
+def figures(completions: Sequence[str], example: Example) -> dict[str, tuple[float, float]]:
+    """What `IfEval.figures` returns, for any task with its verifier."""
+    results = [followed(text, example) for text in completions]
+    found: dict[str, tuple[float, float]] = {}
+    for name in ("strict", "loose"):
+        rows = [getattr(result, name) for result in results]
+        found[f"prompt_{name}"] = (float(sum(map(all, rows))), float(len(rows)))
+        found[f"instruction_{name}"] = (float(sum(map(sum, rows))), float(sum(map(len, rows))))
+    return found
 
 
 def accuracy(results: Sequence[Followed]) -> Accuracy:

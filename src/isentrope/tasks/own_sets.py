@@ -1,5 +1,6 @@
 """Programs and instructions from a set of one's own, to train on: MBPP's and IFEval's verifiers, other problems."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +92,10 @@ class Instructions:
     def score(self, completion: str, example: Example) -> Score:
         """See `ifeval.IfEval.score`."""
         return self._judge().score(completion, example)
+
+    def figures(self, completions: Sequence[str], example: Example) -> dict[str, tuple[float, float]]:
+        """See `ifeval.IfEval.figures`."""
+        return ifeval.figures(completions, example)
 
     def validate(self) -> None:
         """Raise IsentropeError if a response made for the prompts is judged wrongly."""
