@@ -22,7 +22,7 @@ HOMES = {
     "CODE_OF_CONDUCT.md": "conduct.md",
 }
 CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")  # from its text's end on: the text may hold code
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh"}
 SKIPPED = {"__pycache__"}
 

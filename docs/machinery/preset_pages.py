@@ -4,7 +4,9 @@ Formula, columns, numbers and the picture are taken from the objective, from doc
 when the site is built. A preset without its file fails the build.
 """
 
+import inspect
 import re
+from dataclasses import fields
 from functools import cache
 
 from mkdocs.exceptions import PluginError
@@ -19,6 +21,7 @@ from isentrope.objective import Objective
 from isentrope.report.chart import Axis, Chart, Series
 from isentrope.report.still import svg
 
+BASELINES = ("grpo", "dapo")
 WATCH = "## What to watch"
 RATIOS = _gradient.spaced(401, 0.25, 4.0)  # further out PPO's line to -10 would flatten what happens near the clip
 
@@ -77,16 +80,27 @@ def _picture(name: str) -> str:
 
 
 def _gradient_section(name: str, objective: Objective) -> str:
-    notes = " ".join(_gradient.notes(objective, _measured(name)))
+    notes = " ".join([*_gradient.notes(objective, _measured(name)), *_same(name)])
     return f"## Gradient weight over the ratio\n\n![gradient weight of {name}]({name}.svg)\n\n{prose(notes)}"
+
+
+def _same(name: str) -> list[str]:
+    """A sentence where the picture is that of a baseline, for then it does not show what the preset is about."""
+    found = _measured(name)
+    for base in BASELINES:
+        other = _measured(base)
+        if base != name and (found.positive, found.negative) == (other.positive, other.negative):
+            return [f"This is the picture of {base}: what sets {name} apart is no function of the ratio alone."]
+    return []
 
 
 def _formula(objective: Objective) -> str:
     parts = [f"## Formula\n\n{prose(_docstrings.overall_formula())}"]
     for path, rule in _docstrings.parts(objective):
         kind = type(rule)
+        text = inspect.cleandoc(kind.__doc__ or "").split("\n>>> ")[0]
         link = f"[`{name_of(rule)}`](../reference/{kind.__module__}.md#{kind.__module__}.{kind.__name__})"
-        said = "\n\n".join(prose(line) for line in _docstrings.documentation(rule).splitlines())
+        said = prose(text, [field.name for field in fields(kind)])
         parts.append(f"`{path}`: {link}\n\n" + "\n".join(f"> {line}" for line in said.splitlines()))
     return "\n\n".join(parts)
 

@@ -12,6 +12,7 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import typer
@@ -61,10 +62,11 @@ SHOWN = (
 OWN = {"commands.md": "Commands", "recipe-keys.md": "Recipe keys", "metrics.md": "Metrics", "glossary.md": "Columns"}
 
 
-def modules() -> list[str]:
+@cache
+def modules() -> tuple[str, ...]:
     """The modules that have a page, without the package's name; "" is the package itself."""
     found = [module.name.removeprefix("isentrope.") for module in pkgutil.walk_packages([str(SOURCE)], "isentrope.")]
-    return ["", *(name for name in found if is_shown(name))]
+    return ("", *(name for name in found if is_shown(name)))
 
 
 def is_shown(name: str) -> bool:

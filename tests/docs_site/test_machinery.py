@@ -79,6 +79,19 @@ def test_links_are_followed_outside_code_alone(load):
     assert list(load("outside")._targets("verl.md", text)) == [ROOT / "README.md"]
 
 
+def test_links_of_the_readme_lead_to_the_pages_of_the_site(load):
+    files = type("Files", (), {"get_file_from_path": lambda self, path: path if path != "gone.md" else None})()
+    page = type("Page", (), {"file": type("File", (), {"src_uri": "index.md"})})
+    text = "[`a` b](docs/recipes.md#x) [c](examples) [d](nowhere.md) `[e](docs/verl.md)` [f](CHANGELOG.md)"
+    expected = "[`a` b](recipes.md#x) [c](files/examples.md) [d](nowhere.md) `[e](docs/verl.md)` [f](changelog.md)"
+    assert load("outside").redirected(text, page, files) == expected
+    page.file.src_uri = "concepts/step.md"
+    assert (
+        load("outside").redirected("[a](../../README.md) [b](../verl.md)", page, files)
+        == "[a](../index.md) [b](../verl.md)"
+    )
+
+
 @pytest.mark.parametrize(
     ("fence", "shown"),
     [
@@ -133,6 +146,30 @@ def test_the_theme_loses_the_addresses_that_it_might_fetch_from(load, tmp_path):
     (scripts / "bundle.1.min.js").write_text('load("https://unpkg.com/mermaid@11/dist/mermaid.min.js");a()')
     load("site_hooks").on_post_build({"site_dir": str(tmp_path)})
     assert (scripts / "bundle.1.min.js").read_text() == 'load("about:blank");a()'
+
+
+def test_a_picture_that_does_not_show_what_a_preset_is_about_says_so(load):
+    same = load("preset_pages")._same
+    assert same("grpo") == same("ce_gppo") == same("dapo") == []
+    assert "the picture of dapo" in same("repo_d")[0]
+
+
+def test_the_formula_of_a_preset_names_its_rules_with_their_docstrings_and_arguments(load):
+    text = load("preset_pages")._formula(presets.ce_gppo)
+    assert "reference/isentrope.surrogate.md#isentrope.surrogate.GradientPreservingClip" in text
+    assert "keep\\_low (1 - low) u A" in text
+    assert "> - **ddof**: 1 for the sample standard deviation" in text
+    assert ">>>" not in text
+
+
+def test_a_page_without_its_heading_and_a_preset_without_its_page_are_refused(load, tmp_path, monkeypatch):
+    preset_pages, exceptions = load("preset_pages"), load("mkdocs.exceptions")
+    page = type("Page", (), {"file": type("File", (), {"src_uri": "presets/grpo.md"})})
+    with pytest.raises(exceptions.PluginError, match="no heading '## What to watch'"):
+        preset_pages.continued("# grpo\n\nIdea.\n", page)
+    monkeypatch.setattr(preset_pages, "DOCS", tmp_path)
+    with pytest.raises(exceptions.PluginError, match=r"docs/presets/\w+\.md is missing"):
+        preset_pages.pages()
 
 
 def patterns():
