@@ -3,6 +3,7 @@
 import importlib
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,9 @@ def train(
             help="TOML file, or a recipe of the package. [default: that of the model or engine]",
             autocompletion=_completion.recipes,
         ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A recipe, or a configuration of `trl grpo` (YAML or TOML).")
     ] = None,
     objective: Annotated[
         str | None, typer.Option(help="Preset, or file.py:name.", autocompletion=_completion.objectives)
@@ -88,6 +92,8 @@ def train(
 
     Example: isentrope train --objective gepo --steps 200 --out runs/mine
 
+    What TRL's own command runs, with another objective: isentrope train --config grpo.yaml --objective ce_gppo
+
     Without arguments: CE-GPPO on the embedded model, minutes on two CPU cores. Ctrl-C saves a checkpoint; --resume
     goes on from it.
     """
@@ -101,9 +107,10 @@ def train(
         engine=engine,
         laptop=laptop or None,
     )
-    folder, resolved = (
-        _resume(recipe, out, choices, assign or []) if resume else _start(recipe, out, choices, assign or [])
-    )
+    if config is not None and recipe is not None:
+        raise IsentropeError(f"--config {config} and the recipe {recipe} are two of a kind; leave one out")
+    source = Source(recipe, config, tuple(assign or ()), _processes(dry_run, gpus))
+    folder, resolved = (_resume if resume else _start)(source, out, choices)
     hardware = _hardware(dry_run, resolved.engine, gpus=gpus, gpu_gib=gpu_memory)
     if dry_run:
         importlib.import_module(PLANS[resolved.engine]).plan(resolved, out, as_json=as_json, **hardware)
@@ -114,6 +121,21 @@ def train(
         print_json(summary)
     if summary["interrupted"]:
         raise typer.Exit(INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a run is read from: a recipe, or a file of TRL's or ours. assign: --set. processes: of the run."""
+
+    recipe: str | None
+    config: Path | None
+    assign: tuple[str, ...]
+    processes: int
+
+
+def _processes(dry_run: bool, gpus: int | None) -> int:
+    """How many processes there will be: one for each GPU of a plan, else those that a launcher started."""
+    return gpus if dry_run and gpus else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _hardware(dry_run: bool, engine: str, **given: float | None) -> dict[str, Any]:
@@ -148,17 +170,39 @@ def _choices(**given: Any) -> dict[str, Any]:
     return chosen
 
 
-def _start(recipe: str | None, out: Path | None, choices: dict[str, Any], assign: list[str]) -> tuple[Path, Any]:
+def _start(source: Source, out: Path | None, choices: dict[str, Any]) -> tuple[Path, Any]:
     """Folder and recipe of a new run."""
     from isentrope import recipe as recipes
 
     # a model or an engine that has a recipe of its own is not given that of another
     own = [name for key in ("model.name", "engine") if (name := choices.get(key)) in recipes.names()]
-    resolved = recipes.load(recipe or next(iter(own), "default"), assign, choices)
+    if source.config is not None:
+        resolved = _configured(source, source.config, choices)
+    else:
+        resolved = recipes.load(source.recipe or next(iter(own), "default"), source.assign, choices)
     folder = out or (Path(resolved.output.dir) if resolved.output.dir else None)
     if folder is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise IsentropeError("several processes need the same run folder; name it with --out")
     return folder or _timed_folder(resolved), resolved
+
+
+def _configured(source: Source, config: Path, choices: dict[str, Any]) -> Any:
+    """The recipe of --config: the file's own, or what a configuration of TRL comes to."""
+    from isentrope import recipe as recipes
+    from isentrope.engines import trl_config
+
+    table = trl_config.read(config)
+    if not trl_config.is_trl(config, table):
+        return recipes.load(str(config), source.assign, choices)
+    if choices.get("engine", "trl") != "trl":
+        raise IsentropeError(
+            f"--config {config} is a configuration of TRL, which engine {choices['engine']} cannot read"
+        )
+    left = trl_config.assigned(table, source.assign)
+    chosen = trl_config.replaced(table, choices)
+    label = f"--config {config}"
+    made = trl_config.to_table(table, label, config.parent, source.processes, chosen.get("objective"))
+    return recipes.resolve(made, label, left, chosen)
 
 
 def _timed_folder(recipe: Any) -> Path:
@@ -168,15 +212,16 @@ def _timed_folder(recipe: Any) -> Path:
     return Path("runs") / "-".join(Path(part.rpartition(":")[2]).stem for part in parts)
 
 
-def _resume(recipe: str | None, out: Path | None, choices: dict[str, Any], assign: list[str]) -> tuple[Path, Any]:
+def _resume(source: Source, out: Path | None, choices: dict[str, Any]) -> tuple[Path, Any]:
     """Folder and recipe of a run that goes on: what it learns stays as it was recorded."""
     from isentrope import recipe as recipes
     from isentrope.record import RunFolder
 
     if out is None:
         raise IsentropeError("--resume needs --out with the folder of the run to continue")
-    if recipe is not None:
-        raise IsentropeError(f"--resume takes the recipe recorded in {out}; leave out {recipe}")
+    if given := source.recipe or source.config:
+        raise IsentropeError(f"--resume takes the recipe recorded in {out}; leave out {given}")
+    assign = source.assign
     fixed = [
         key for key in [*choices, *(text.partition("=")[0].strip() for text in assign)] if not key.startswith(RESUMABLE)
     ]
