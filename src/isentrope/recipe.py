@@ -44,6 +44,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from isentrope import stages
 from isentrope.assignments import assign
 from isentrope.assignments import parse_assignment as parse_assignment
 from isentrope.complaints import sentence
@@ -292,20 +293,12 @@ class Recipe(_Section):
             return self
         if self.engine == "verl":
             raise ValueError("[[stage]] needs engine trl or tabular; the engine here is verl")
-        known = [task.name for task in self.task]
-        for stage in self.stage:
-            for name in stage.tasks:
-                if name not in known or stage.tasks.count(name) > 1:
-                    twice = " twice" if name in known else suggestion(name, known)
-                    raise ValueError(f"[[stage]] names the task {name!r}{twice}")
-            if stage.steps % self.trainer.updates_per_rollout:
-                raise ValueError(
-                    f"a stage of {stage.steps} steps ends within a rollout batch of"
-                    f" {self.trainer.updates_per_rollout} updates (minibatches * passes); make it a multiple"
-                )
-        whole = sum(stage.steps for stage in self.stage)
-        if whole != self.trainer.steps:
-            raise ValueError(f"the stages have {whole} steps in all, [trainer] steps is {self.trainer.steps}")
+        stages.check(
+            [(stage.tasks, stage.steps) for stage in self.stage],
+            [task.name for task in self.task],
+            self.trainer.updates_per_rollout,
+            self.trainer.steps,
+        )
         return self
 
     def to_toml(self) -> str:
