@@ -23,6 +23,10 @@ from isentrope.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLLOWED = [
+    ROOT / "docs" / "start.md",
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]  # test_docs_run runs them whole
 FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 ROW_NAME = re.compile(r"`([a-z0-9_]+)`")
@@ -105,13 +109,16 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.parametrize("page", python_pages(engine=True), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in python_pages(engine=True) if page not in FOLLOWED], ids=lambda page: page.name
+)
 def test_python_blocks_that_need_a_host_framework_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
+        block.write(tmp_path)
         block.run(namespace)
 
 

@@ -36,6 +36,12 @@ def test_lines_end_where_the_data_ends() -> None:
     assert points(band.get("points", ""))[1] == (530.0, 34.0)
 
 
+def test_the_ends_of_the_x_axis_can_be_fixed_too() -> None:
+    root = ElementTree.fromstring(svg(chart_of(x=Axis("steps", low=-10.0, high=20.0))))
+    first = points(next(root.iter(f"{SPACE}polyline")).get("points", ""))
+    assert [x for x, _ in first] == pytest.approx([64 + 466 / 3, 64 + 466 * 2 / 3], abs=0.1)
+
+
 def test_names_are_text_and_the_picture_is_told_in_words() -> None:
     text = svg(chart_of())
     root = ElementTree.fromstring(text)

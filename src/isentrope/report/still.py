@@ -29,7 +29,7 @@ def svg(chart: Chart) -> str:
     xs = [x for series in chart.series for x in series.x]
     ys = [y for series in chart.series for y in (*series.y, *series.low, *series.high) if math.isfinite(y)]
     height = max(HEIGHT, TOP + LEGEND_LINE * (1 + len(chart.series)))
-    frame = _Frame(_span(xs, None, None), _span(ys, chart.y.low, chart.y.high), chart.x.log, height)
+    frame = _Frame(_span(xs, chart.x.low, chart.x.high), _span(ys, chart.y.low, chart.y.high), chart.x.log, height)
     draw = _points if chart.kind == "scatter" else _line
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' role='img' {FONT}>",
