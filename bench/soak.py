@@ -4,7 +4,7 @@ Run: `python bench/soak.py [--engine tabular trl] [--steps N] [--out FOLDER]`.
 
 Each engine trains in a process of its own, by `isentrope train` with all that a long run has on: two tasks, a
 controller, diagnostics, token dumps, checkpoints of which two are kept, an evaluation before and after. Every update
-notes the resident memory, the open file descriptors and the threads of the process, every fifth the blocks that
+notes the resident memory, the open file descriptors and the threads of the process, every third the blocks that
 Python's allocator has given out. Slopes are those after the warm-up, with an interval (see `slope`).
 
 The samples stay in --out: an engine that got to its end is not run again there. One that was stopped starts again,
@@ -32,10 +32,10 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 STEPS = {"tabular": 2000, "trl": 300}
-WARM_UP = 0.4  # of the updates: imports, caches, thresholds of malloc and the last hundred logs settle
+WARM_UP = 0.4  # of the updates: imports, caches, thresholds of malloc, the last logs settle
 PARTS = 10
 T_VALUE = 2.306  # two-sided 95% of Student's t with PARTS - 2 degrees of freedom
-BLOCKS_EVERY = 5  # updates; garbage is collected first, which takes a tenth of a second
+BLOCKS_EVERY = 3  # updates; garbage is collected first, which takes a tenth of a second
 MIB = 2**20
 
 OBJECTIVE = """

@@ -379,9 +379,13 @@ def truncate_metrics(path: Path, step: int) -> int:
     """
     if not path.is_file():
         return 0
-    kept = [line for line in iter_metrics(path) if line["step"] <= step]
-    write_text(path, "".join(json.dumps(encode(line), allow_nan=False) + "\n" for line in kept))
-    return len(kept)
+    kept = 0
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        for line in iter_metrics(path):
+            if line["step"] <= step:
+                file.write(json.dumps(encode(line), allow_nan=False) + "\n")
+                kept += 1
+    return kept
 
 
 def series(lines: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:

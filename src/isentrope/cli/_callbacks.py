@@ -1,6 +1,6 @@
 """What watches TRL's trainer: the record, the progress display, and checkpoints."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,14 @@ from isentrope.cli._interrupt import Interrupt
 from isentrope.record import append_metrics, finish_checkpoint, prune_checkpoints
 from isentrope.token_dump import TokenWriter
 
-
-KEPT_LOGS = 100  # lines; metrics.jsonl has all
+KEPT_LOGS = 20  # lines; metrics.jsonl has all
 
 
 class RecordCallback(TrainerCallback):
     """Writes metrics.jsonl, finishes checkpoints, of which `keep` stay, and closes token dumps. On the main process
     alone.
 
-    The host keeps every log in memory and writes all of them into each checkpoint; here only the last hundred stay.
+    The host keeps every log in memory and writes all of them into each checkpoint; here only the last few stay.
     """
 
     def __init__(self, metrics: Path, tokens: TokenWriter | None, keep: int) -> None:
@@ -77,15 +76,16 @@ class MeasureCallback(TrainerCallback):
 
 
 class ProgressCallback(TrainerCallback):
-    """Shows the logs of every step; clip shares over the last `window` of them, `earlier` those on record."""
+    """Shows the logs of every step; clip shares over the last `window` of them. earlier: what is on record, read once."""
 
-    def __init__(self, display: Display, window: int, earlier: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, display: Display, window: int, earlier: Iterable[dict[str, Any]] = ()) -> None:
         self._display, self._window, self._earlier = display, window, earlier
         self._tracker: Tracker | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._tracker = Tracker(state.max_steps, state.global_step, state.num_input_tokens_seen, self._window)
         self._tracker.recall((line["step"], line) for line in self._earlier)
+        self._earlier = ()
 
     def on_log(
         self,

@@ -43,7 +43,7 @@ def summary(folder: RunFolder, recipe: Recipe, seconds: float) -> dict[str, Any]
     evaluations, one a task, [] if left out. stages, where the recipe lists some: of each but the last its tasks, its
     last step, and the evaluations there.
     """
-    lines = record.read_metrics(folder.metrics) if folder.metrics.is_file() else []
+    lines = _lines(folder) if folder.metrics.is_file() else []
     return {
         "run": str(folder.path),
         "steps": lines[-1]["step"] if lines else 0,
@@ -55,6 +55,12 @@ def summary(folder: RunFolder, recipe: Recipe, seconds: float) -> dict[str, Any]
         **{when: _evaluation(folder, when) for when in ("before", "after")},
         **({"stages": _stages.summary(folder, recipe)} if recipe.stage else {}),
     }
+
+
+def _lines(folder: RunFolder) -> list[dict[str, Any]]:
+    """The metrics, of each line what is shown here: a long run logs a hundred other numbers."""
+    wanted = {"step", *KEYS["reward"], *KEYS["entropy"]}
+    return [{key: x for key, x in line.items() if key in wanted} for line in record.iter_metrics(folder.metrics)]
 
 
 def _ends(lines: list[dict[str, Any]], name: str) -> list[float] | None:
@@ -76,7 +82,7 @@ def _evaluation(folder: RunFolder, when: str) -> list[dict[str, Any]]:
 
 def show(console: Console, found: Mapping[str, Any], folder: RunFolder) -> None:
     """Print curves, table, and the way on."""
-    lines = record.read_metrics(folder.metrics) if console.encoding.startswith("utf") else []
+    lines = _lines(folder) if console.encoding.startswith("utf") else []
     for name, title in (("reward", "reward of the rollouts"), ("entropy", "entropy of the policy, nats")):
         steps, values = curve(lines, name)
         if not values:
@@ -121,7 +127,7 @@ def draw(folder: RunFolder) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    lines = record.read_metrics(folder.metrics)
+    lines = _lines(folder)
     figure = Figure(figsize=(7, 6), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for axis, name, label in zip(axes, ("reward", "entropy"), ("reward of the rollouts", "entropy, nats"), strict=True):

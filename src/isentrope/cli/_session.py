@@ -279,7 +279,7 @@ def _trainer(session: Session, model: Any, tokenizer: Any, display: Display, int
     recipe, trainer = session.recipe, session.recipe.trainer
     args = grpo_config(recipe, session.folder)
     every = recipe.output.tokens_every
-    earlier = record.read_metrics(session.folder.metrics) if session.folder.metrics.is_file() else []
+    earlier = record.iter_metrics(session.folder.metrics) if session.folder.metrics.is_file() else ()
 
     def measure(step: int) -> None:
         _evaluate(session, model, tokenizer, _stages.when(step))
