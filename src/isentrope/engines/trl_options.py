@@ -125,7 +125,10 @@ def _refusal(name: str, value: Any) -> str:
     if name in REPLACED:
         slot, advice = REPLACED[name]
         do = advice.format(value=value)
-        return f"{name}={value!r}: the objective's slot `{slot}` does this; leave {name} alone and set {do}"
+        return (
+            f"{name}={value!r}: the objective's slot `{slot}` does this; leave {name} alone and set {do} in the objective,"
+            f" as in replace(presets.grpo, {slot}=...)"
+        )
     if name in REFUSED:
         return f"{name}={value!r} cannot be honoured: {REFUSED[name]}"
     return f"{name}={value!r}: this engine was written for TRL 1.16, which has no such option; leave it at its default"
