@@ -126,8 +126,8 @@ def _refusal(name: str, value: Any) -> str:
         slot, advice = REPLACED[name]
         do = advice.format(value=value)
         return (
-            f"{name}={value!r}: the objective's slot `{slot}` does this; leave {name} alone and set {do} in the objective,"
-            f" as in replace(presets.grpo, {slot}=...)"
+            f"{name}={value!r}: the objective's slot `{slot}` does this; leave {name} alone and set {do}"
+            f" in the objective, as in replace(presets.grpo, {slot}=...)"
         )
     if name in REFUSED:
         return f"{name}={value!r} cannot be honoured: {REFUSED[name]}"
