@@ -76,7 +76,7 @@ class MeasureCallback(TrainerCallback):
 
 
 class ProgressCallback(TrainerCallback):
-    """Shows the logs of every step; clip shares over the last `window` of them. earlier: what is on record, read once."""
+    """Shows the logs of every step; clip shares over the last `window` of them. earlier: those on record, read once."""
 
     def __init__(self, display: Display, window: int, earlier: Iterable[dict[str, Any]] = ()) -> None:
         self._display, self._window, self._earlier = display, window, earlier
