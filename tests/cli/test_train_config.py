@@ -70,8 +70,9 @@ def test_a_recipe_is_taken_as_well(tmp_path: Path):
 
 
 def test_toml_with_trls_keys_is_trls(tmp_path: Path):
-    text = 'model_name_or_path = "embedded"\ndataset_name = "countdown"\nmax_steps = 3\nmax_completion_length = 24\nobjective = "gepo"\n'
-    (tmp_path / "trl.toml").write_text(text, encoding="utf-8")
+    lines = ['model_name_or_path = "embedded"', 'dataset_name = "countdown"', 'objective = "gepo"']
+    lines += ["max_steps = 3", "max_completion_length = 24"]
+    (tmp_path / "trl.toml").write_text("\n".join(lines), encoding="utf-8")
     found = plan("--config", str(tmp_path / "trl.toml"))
     assert found["objective"].startswith("gepo: ")
     assert found["batches"]["steps"] == 3
@@ -84,7 +85,7 @@ def test_toml_with_trls_keys_is_trls(tmp_path: Path):
         (["--config", "grpo.yaml", "--engine", "verl"], "engine verl cannot read"),
         (["--config", "grpo.yaml", "--resume", "--out", "run"], "leave out grpo.yaml"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
-        (["--config", "grpo.yaml", "--set", "use_peft=true"], "use_peft"),
+        (["--config", "grpo.yaml", "--set", "load_in_4bit=true"], "load_in_4bit"),
         (["--config", "grpo.yaml", "--set", "trainer.stpes=2"], "did you mean 'steps'?"),
         (["--config", "grpo.yaml", "--set", "lerning_rate=2"], "lerning_rate"),
     ],

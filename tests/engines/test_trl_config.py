@@ -143,6 +143,12 @@ def test_a_set_with_trls_accuracy_reward_is_the_task_math():
     }
 
 
+def test_adapters_are_those_of_the_recipe():
+    given = {"use_peft": True, "lora_dropout": 0.0, "lora_target_modules": ["all-linear"], "lora_r": 4}
+    lora = resolved(**given).model.lora
+    assert (lora.rank, lora.alpha, lora.targets) == (4, 32, "all-linear")
+
+
 def test_neutral_values_of_what_is_not_honoured_pass():
     keys = {
         "use_peft": False,
@@ -157,8 +163,11 @@ def test_neutral_values_of_what_is_not_honoured_pass():
 @pytest.mark.parametrize(
     ("keys", "names", "advice"),
     [
-        ({"use_peft": True}, "use_peft", "peft_config"),
-        ({"lora_r": 16}, "lora_r", "peft_config"),
+        ({"use_peft": True}, "use_peft", "set lora_dropout to 0"),
+        ({"use_peft": True, "lora_dropout": 0.0}, "lora_target_modules", "all-linear"),
+        ({"lora_r": 16}, "lora_r", "use_peft"),
+        ({"use_dora": True}, "use_dora", "peft_config"),
+        ({"bnb_4bit_quant_type": "nf4"}, "bnb_4bit_quant_type", "peft_config"),
         ({"load_in_4bit": True}, "load_in_4bit", "peft_config"),
         ({"eval_strategy": "steps"}, "eval_strategy", "evaluation.problems"),
         ({"num_train_epochs": 1}, "num_train_epochs", "max_steps"),

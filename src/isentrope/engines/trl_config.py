@@ -69,7 +69,7 @@ RENAMED = {
 _READ = (
     "dataset_name dataset_config dataset_train_split reward_funcs dtype lr_scheduler_type warmup_steps report_to"
     " save_strategy save_steps per_device_train_batch_size gradient_accumulation_steps steps_per_generation"
-    " generation_batch_size model_init_kwargs"
+    " generation_batch_size model_init_kwargs use_peft lora_r lora_alpha lora_dropout lora_target_modules"
 )
 
 _WHOLE = (
@@ -79,13 +79,10 @@ _WHOLE = (
 READ, WHOLE = _READ.split(), _WHOLE.split()
 
 # Keys that nothing here can honour: the values that ask for nothing, and what to do about any other.
-_LORA = "a recipe trains all weights; give ObjectiveTrainer a peft_config in Python"
+_LORA = "a recipe's adapters are plain ones, see [model.lora]; give ObjectiveTrainer a peft_config in Python"
 _MIX = "name each set as a task: [[task]] in a recipe, with its weight"
 _LAUNCH = "start the command with accelerate launch, and say it there"
-_LORA_KEYS = (
-    "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type"
-    " use_rslora use_dora bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage"
-)
+_QUANTISED = "bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage"
 _HUB_KEYS = "hub_model_id hub_token hub_strategy hub_private_repo hub_revision"
 _HUB = "upload the folder checkpoints/ of the run afterwards"
 _EVALUATE = "the run measures held-out problems before and after: --set evaluation.problems=N, or isentrope eval"
@@ -105,8 +102,12 @@ NOT_HONOURED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "load_in_8bit": ((False,), _LORA),
     "load_in_4bit": ((False,), _LORA),
-    "use_peft": ((False,), _LORA),
-    **dict.fromkeys(_LORA_KEYS.split(), ((), _LORA)),
+    "lora_target_parameters": ((None,), _LORA),
+    "lora_modules_to_save": ((None,), _LORA),
+    "lora_task_type": (("CAUSAL_LM",), _LORA),
+    "use_rslora": ((False,), _LORA),
+    "use_dora": ((False,), _LORA),
+    **dict.fromkeys(_QUANTISED.split(), ((), _LORA)),
     "num_train_epochs": ((), "a recipe counts updates: set max_steps"),
     "push_to_hub": ((False,), _HUB),
     **dict.fromkeys(_HUB_KEYS.split(), ((None,), _HUB)),
@@ -195,7 +196,7 @@ def to_table(
     for key, place in RENAMED.items():
         if given.get(key) is not None:
             _put(table, place, given[key])
-    parts = [part(given, label) for part in (_task, _dtype, _schedule, _reports, _checkpoints)]
+    parts = [part(given, label) for part in (_task, _dtype, _adapters, _schedule, _reports, _checkpoints)]
     for part in (*parts, _batches(given, label, processes)):
         for place, value in part.items():
             _put(table, place, value)
@@ -281,6 +282,25 @@ def _dtype(given: Table, label: str) -> Table:
     if found not in ("float32", "bfloat16", "float16"):
         raise IsentropeError(f"{label}: dtype = {found!r}; name float32, bfloat16 or float16")
     return {"model.dtype": found}
+
+
+def _adapters(given: Table, label: str) -> Table:
+    """[model.lora], from use_peft and the keys that act with it."""
+    keys = [key for key in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules") if key in given]
+    if not given.get("use_peft"):
+        if keys:
+            raise IsentropeError(f"{label}: {keys[0]} acts only with use_peft = true; leave it out")
+        return {}
+    if given.get("lora_dropout") != 0:
+        raise IsentropeError(
+            f"{label}: use_peft has TRL's dropout of 0.05 unless lora_dropout says otherwise, which moves ratios by itself:"
+            " set lora_dropout to 0"
+        )
+    targets = given.get("lora_target_modules")
+    if not targets:
+        raise IsentropeError(f"{label}: lora_target_modules is missing; set it to all-linear, or to a list of modules")
+    lora = {"rank": given.get("lora_r", 16), "alpha": given.get("lora_alpha", 32)}
+    return {"model.lora": lora | {"targets": targets[0] if targets == ["all-linear"] else targets}}
 
 
 def _schedule(given: Table, label: str) -> Table:
