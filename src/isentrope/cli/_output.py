@@ -3,8 +3,11 @@
 import json
 import math
 import os
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -16,6 +19,14 @@ from isentrope.record import encode
 
 NARROW = 24  # characters; a first column of names no longer than this stays on one line
 PIPE_WIDTH = 120  # columns of output that goes to a file or a pipe, unless COLUMNS says otherwise
+
+
+def program() -> str:
+    """What a user types to call this command: its path where the shell would not find it, as after `make train`."""
+    called = Path(sys.argv[0])
+    if called.name != "isentrope" or shutil.which("isentrope"):
+        return "isentrope"
+    return os.path.relpath(called) if called.resolve().is_relative_to(Path.cwd()) else str(called)
 
 
 def console() -> Console:

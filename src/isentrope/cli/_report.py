@@ -11,6 +11,7 @@ from isentrope import record
 from isentrope.cli import _stages
 from isentrope.cli._charts import line_chart, smooth
 from isentrope.cli._display import KEYS, duration
+from isentrope.cli._output import program
 from isentrope.recipe import Recipe
 from isentrope.record import RunFolder
 
@@ -117,7 +118,8 @@ def _close(found: Mapping[str, Any]) -> str:
             f"entropy in training {start:.3f} -> {end:.3f} nats over {found['steps']} updates;"
             f" {duration(found['seconds'])} in all",
             f"run folder: {found['run']} (metrics.jsonl, curves.png, checkpoints)",
-            f"the same with GRPO: isentrope train {found['run']}/recipe.toml --objective grpo",
+            f"a page on it: {program()} report {found['run']} -o report.html",
+            f"the same with GRPO: {program()} train {found['run']}/recipe.toml --objective grpo",
         ]
     )
 

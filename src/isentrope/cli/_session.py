@@ -16,6 +16,7 @@ from isentrope.cli import _adapters, _report, _sources, _stages
 from isentrope.cli._display import Display, LineDisplay, LiveDisplay
 from isentrope.cli._errors import failing, say
 from isentrope.cli._interrupt import Interrupt, listening
+from isentrope.cli._output import program
 from isentrope.errors import IsentropeError
 from isentrope.objective import Objective
 from isentrope.recipe import Recipe
@@ -380,7 +381,7 @@ def _interrupted(session: Session) -> dict[str, Any]:
     if session.is_main:
         say(
             f"stopped after step {record.checkpoint_step(checkpoint)}; continue with:"
-            f" isentrope train --resume --out {session.folder.path}"
+            f" {program()} train --resume --out {session.folder.path}"
         )
     return {"run": str(session.folder.path), "step": record.checkpoint_step(checkpoint), "interrupted": True}
 

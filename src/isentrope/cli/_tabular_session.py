@@ -16,6 +16,7 @@ from isentrope.cli import _report, _stages
 from isentrope.cli._display import NUM_TOKENS, LineDisplay, LiveDisplay, Tracker
 from isentrope.cli._errors import failing, say
 from isentrope.cli._interrupt import Interrupt, listening
+from isentrope.cli._output import program
 from isentrope.cli._session import brief, load_objective
 from isentrope.engines.tabular import TabularTrainer
 from isentrope.engines.tabular_evaluation import evaluate
@@ -207,7 +208,7 @@ def _save(session: Session) -> None:
 
 def _interrupted(session: Session) -> dict[str, Any]:
     step, path = session.trainer.num_steps, session.folder.path
-    say(f"stopped after step {step}; continue with: isentrope train --resume --out {path}")
+    say(f"stopped after step {step}; continue with: {program()} train --resume --out {path}")
     return {"run": str(path), "step": step, "interrupted": True}
 
 

@@ -14,6 +14,7 @@ from isentrope import record, spec
 from isentrope.cli import _report
 from isentrope.cli._display import NUM_TOKENS, Display, LineDisplay, LiveDisplay, Tracker
 from isentrope.cli._errors import failing, say
+from isentrope.cli._output import program
 from isentrope.cli._verl_plan import Plan, resolve
 from isentrope.engines import verl_evaluation
 from isentrope.engines.verl_config import Layout
@@ -148,7 +149,7 @@ def _interrupted(session: Session) -> dict[str, Any]:
     if found is None:
         say(f"stopped before the first checkpoint, of which none is left; remove {path} to start again")
     else:
-        say(f"stopped; verl's last checkpoint is after update {updates}: isentrope train --resume --out {path}")
+        say(f"stopped; verl's last checkpoint is after update {updates}: {program()} train --resume --out {path}")
     return {"run": str(path), "step": updates, "interrupted": True}
 
 
