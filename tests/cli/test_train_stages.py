@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,28 @@ def test_a_run_that_stops_within_a_stage_goes_on_bit_for_bit(step, finished, tmp
         assert record.read_json(copy.evaluation(name)) == record.read_json(whole.evaluation(name))
     weights = "checkpoints/checkpoint-12/model.safetensors"
     assert (copy.path / weights).read_bytes() == (whole.path / weights).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_run_killed_in_its_second_stage_goes_on_as_if_nothing_had_happened(finished, tmp_path):
+    changes = ["--set", "stage.1.steps=60", "--steps", "66"]
+    whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
+    _run("train", finished[1], *changes, "--out", whole.path)
+    command = [sys.executable, "-m", "isentrope", "train", str(finished[1]), *changes, "--out", str(killed.path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not (killed.metrics.is_file() and len(record.read_metrics(killed.metrics)) > 12):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not killed.summary.is_file()
+    _run("train", "--resume", "--out", killed.path)
+    assert _numbers(killed) == _numbers(whole)
+    for name in ("step-4", "step-64", "after"):
+        assert record.read_json(killed.evaluation(name)) == record.read_json(whole.evaluation(name))
 
 
 @pytest.mark.engine

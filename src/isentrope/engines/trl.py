@@ -17,7 +17,7 @@ The reference model of a KL penalty is TRL's: it is loaded when the objective re
 
 **Rollouts.** The objective's slot `rollout` sets the temperature of the next rollout batch or of a share of it
 (`trl_sampling`), and has groups without reward variance replaced (`trl_resampling`). `order` keeps a mix's weights in
-every rollout batch and prefers problems by pass rate (`trl_mix`).
+every rollout batch, goes through stages, and prefers problems by pass rate (`trl_mix`).
 
 **Metrics.** `trl_metrics` lists the keys. `diagnostics_interval` adds measurements of who moves the entropy
 (`trl_diagnostics`).
