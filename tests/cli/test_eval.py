@@ -377,7 +377,8 @@ def test_the_gold_answers_of_a_set_are_all_right(evaluation_data, tmp_path, name
     ("arguments", "message"),
     [
         ([], "name a model to evaluate, or a file of completions"),
-        (["embedded"], "say what to evaluate embedded on: --tasks with some of countdown"),
+        (["embedded"], "isentrope: say what to evaluate embedded on: --tasks with some of countdown"),
+        (["runs/mine"], "isentrope: there is no folder runs/mine; if it is a hub id, say what to evaluate runs/mine on"),
         (["embedded", "--tasks", "countdwn"], "unknown task 'countdwn'; did you mean 'countdown'?"),
         (["embedded", "--tasks", "appworld"], "task appworld is judged by servers that play it"),
         (["embedded", "--tasks", "countdown,countdown"], "names countdown more than once"),

@@ -102,8 +102,10 @@ def resolve(request: Request) -> Plan:
     given = _defaults(request.model)
     chosen = _named(request) or given.tasks
     if not chosen:
+        is_missing = "/" in request.model and not Path(request.model).expanduser().exists()
+        missing = f"there is no folder {request.model}; if it is a hub id, " if is_missing else ""
         raise IsentropeError(
-            f"say what to evaluate {request.model} on: --tasks with some of {', '.join(tasks.names())}"
+            f"{missing}say what to evaluate {request.model} on: --tasks with some of {', '.join(tasks.names())}"
         )
     return Plan(
         model=request.model,

@@ -25,7 +25,7 @@ def eval(
             autocompletion=_completion.task_list,
         ),
     ] = None,
-    k: Annotated[int, typer.Option("--k", min=1, help="Completions of each problem.")] = 8,
+    k: Annotated[int, typer.Option("--k", "--samples", min=1, help="Completions of each problem.")] = 8,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of evaluation sets. [default: $ISENTROPE_DATA]")] = None,
     assign: Annotated[
         list[str] | None, typer.Option("--set", metavar="TASK.OPTION=VALUE", help="An option of a task.")
