@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope import presets, record, spec
+from isentrope import presets, recipe, record, spec
 from isentrope.cli._comparison_run import Plan
+from isentrope.comparison import Measured
 from isentrope.errors import IsentropeError
 from isentrope.record import RunFolder
 from isentrope.report.data import Curve
@@ -100,16 +101,25 @@ def test_curves_are_means_over_seeds_of_thinned_ones(tmp_path: Path) -> None:
     assert values[0] == 3.5
 
 
-def test_stages_have_what_the_one_before_left(tmp_path: Path) -> None:
-    stages = [{"tasks": ["countdown"], "steps": 8}, {"tasks": ["digitsum"], "steps": 8}]
-    tasks = [{"name": "countdown"}, {"name": "digitsum"}]
-    plain = GROUP.plan(tmp_path, (0,))
-    staged = record.decode(plain.recipe.model_dump()) | {"stage": stages, "task": tasks}
-    recipe = type(plain.recipe).model_validate(staged)
-    figures = language_runs._stages(language_runs.comparison.measured(write_run(plain, "repo_r", 0).path), recipe)
-    assert figures["stage2/entropy_left"] == pytest.approx(1 - 0.01 * 4.5)  # updates 1 to 8
-    assert figures["stage2/mean_reward"] == figures["stage2/reward_end"] == 0.9
-    assert "stage1/entropy_left" not in figures
+def test_stages_have_what_the_one_before_left() -> None:
+    """Stages of 8, 56 and 8 updates: the second has seven rollout batches, of which five count at either end."""
+    tasks = ["countdown", "digitsum", "countdown"]
+    stages = [{"tasks": [task], "steps": steps} for task, steps in zip(tasks, (8, 56, 8), strict=True)]
+    table = {"task": [{"name": "countdown"}, {"name": "digitsum"}], "stage": stages, "trainer.steps": 72}
+    steps = range(1, 73)
+    entropy = Curve(tuple(steps), tuple(100.0 - step for step in steps))
+    reward = Curve(tuple(steps[::8]), tuple(float(number) for number in range(9)))
+    run = Measured({"entropy/current_exact": entropy, "reward": reward}, [], 1.0)
+    assert language_runs._stages(run, recipe.load("default", overrides=table)) == {
+        "stage2/entropy_left": 100 - 4.5,  # updates 1 to 8
+        "stage2/mean_reward": 4.0,  # of 1 to 7
+        "stage2/reward_start": 3.0,
+        "stage2/reward_end": 5.0,
+        "stage3/entropy_left": 100 - 60.5,  # updates 57 to 64
+        "stage3/mean_reward": 8.0,
+        "stage3/reward_start": 8.0,
+        "stage3/reward_end": 8.0,
+    }
 
 
 def test_a_run_of_another_recipe_is_refused(tmp_path: Path) -> None:
