@@ -378,7 +378,7 @@ def test_the_gold_answers_of_a_set_are_all_right(evaluation_data, tmp_path, name
     [
         ([], "name a model to evaluate, or a file of completions"),
         (["embedded"], "isentrope: say what to evaluate embedded on: --tasks with some of countdown"),
-        (["runs/mine"], "isentrope: there is no folder runs/mine; if it is a hub id, say what to evaluate runs/mine on"),
+        (["runs/mine"], "isentrope: there is no folder runs/mine; if it is a hub id, say what to evaluate"),
         (["embedded", "--tasks", "countdwn"], "unknown task 'countdwn'; did you mean 'countdown'?"),
         (["embedded", "--tasks", "appworld"], "task appworld is judged by servers that play it"),
         (["embedded", "--tasks", "countdown,countdown"], "names countdown more than once"),
