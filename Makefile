@@ -62,7 +62,7 @@ types: env ## mypy, strict, on src
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs ## build the documentation site into site/, warnings are errors, and check it: links, code blocks, file tree
-	$(OFFLINE) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	$(OFFLINE) NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	$(TESTING) $(BIN)/pytest tests/test_docs.py tests/docs_site $(ARGS)
 
 notebooks: env ## execute docs/notebooks afresh and keep their outputs
