@@ -10,6 +10,14 @@ from isentrope.errors import IsentropeError
 from isentrope.tasks.base import GARBAGE, HUGE, NO_ANSWER, judge
 
 OFFLINE = ["countdown", "digitsum", "addition", "arithmetic_words", "larger"]
+ELSEWHERE = {  # need data, a package or a server: tested in files of their own
+    *("aime24", "aime25", "amc23", "hmmt_feb_2025", "math500", "gsm8k", "math", "science", "code", "instructions"),
+    *("apps", "appworld", "humaneval", "mbpp", "ifeval", "reasoning_gym"),
+}
+
+
+def test_every_built_in_task_is_tested_here_or_known_to_be_tested_elsewhere():
+    assert set(tasks.names()) == set(OFFLINE) | ELSEWHERE
 
 
 @pytest.mark.parametrize("name", OFFLINE)
