@@ -151,6 +151,15 @@ def test_every_experiment_names_runs_that_its_group_makes() -> None:
     ]
 
 
+def test_a_mark_is_of_objective_recipe_and_changes() -> None:
+    others = [
+        replace(GROUP, objectives={"repo_r": presets.grpo}),
+        replace(GROUP, world="sequence"),
+        replace(GROUP, changes=SMALL | {"trainer.steps": 8}),
+    ]
+    assert len({Arm(group, "repo_r").mark for group in [GROUP, *others]}) == 4
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_results_of_the_repository_are_those_of_its_arms(name: str) -> None:
     path = RESULTS / f"{name}.json"

@@ -20,7 +20,8 @@ def main(
     ),
     only: Annotated[str, typer.Option(help="Experiments, separated by commas; the page stays. [default: all]")] = "",
     seeds: Annotated[
-        int | None, typer.Option(min=2, help="Runs of each condition. [default: 6, of the language model 3]")
+        int | None,
+        typer.Option(min=2, help="Runs of each condition. [default: 6; of the language model 3 or more]"),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Updates of a tabular run, a multiple of 16. [default: 640]")
@@ -41,7 +42,7 @@ def main(
     names = only.split(",") if only else known
     _check(names, known, {"--steps": steps} if language_model else {"--runs": runs})
     if language_model:
-        _language_model(names, out, range(seeds or language.SEEDS), runs or Path("runs/study"))
+        _language_model(names, out, seeds, runs or Path("runs/study"))
     else:
         lab = Lab(out, tuple(range(seeds or 6)), steps or 640, _told)
         for name in names:
@@ -58,15 +59,15 @@ def _check(names: Sequence[str], known: Collection[str], unused: Mapping[str, ob
         raise typer.BadParameter(f"{given[0]} has no effect on this part of the study; leave it out")
 
 
-def _language_model(names: Sequence[str], out: Path, seeds: range, runs: Path) -> None:
+def _language_model(names: Sequence[str], out: Path, seeds: int | None, runs: Path) -> None:
     """Make the runs of some experiments, and keep what they show."""
-    groups = language.groups(names)
-    if language.make(groups, runs, seeds, _told):
-        say(f"stopped; the same command with --runs {runs} goes on")
-        raise typer.Exit(INTERRUPTED)
     for name in names:
+        chosen = range(seeds) if seeds else language.seeds_of(name)
+        if language.make(language.groups([name]), runs, chosen, _told):
+            say(f"stopped; the same command with --runs {runs} goes on")
+            raise typer.Exit(INTERRUPTED)
         _told(f"{name}: reading {runs}")
-        language_runs.collect(name, language.EXPERIMENTS[name], runs, out, seeds, divergence.to_start)
+        language_runs.collect(name, language.EXPERIMENTS[name], runs, out, chosen, divergence.to_start)
 
 
 def _told(text: str) -> None:

@@ -24,7 +24,7 @@ from isentrope.penalty import EntropyBonus
 from isentrope.record import RunFolder
 from isentrope.study.rounding import RoundedRatio
 
-SEEDS = 3
+SEEDS = 3  # of an experiment without a number of its own below
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,13 @@ EXPERIMENTS: Mapping[str, Mapping[str, Arm]] = {
     },
     "language-stages": {name: Arm(STAGES, name) for name in STAGES.objectives},
 }
+
+OWN_SEEDS: Mapping[str, int] = {}
+
+
+def seeds_of(experiment: str) -> range:
+    """The seeds of an experiment."""
+    return range(OWN_SEEDS.get(experiment, SEEDS))
 
 
 def make(groups: Sequence[Group], runs: Path, seeds: Sequence[int], told: Callable[[str], None]) -> bool:

@@ -13,7 +13,7 @@ from isentrope.study.language import EXPERIMENTS, SIX
 from isentrope.study.language_runs import results
 from isentrope.study.pictures import SOLVED, curves, scatter
 from isentrope.study.runs import Results
-from isentrope.study.verdict import Claim, Study, gap, text
+from isentrope.study.verdict import FAILS, HOLDS, OPEN, Claim, Study, gap, text
 
 ENTROPY = "entropy/current_exact"
 
@@ -25,6 +25,8 @@ batch of 512 completions, learning rate 5e-5, trained through TRL by `isentrope 
 before, pass@1 is {before1} and pass@8 {before8}, entropy {entropy} nats. So the model starts from an entropy that is
 low already, and a run is short. Entropies are exact, of the tokens of the update at hand. Seconds are of a machine that
 other work shared: they say what a run cost there, and compare nothing.
+
+Of {judged} claims {holds} hold for this model, {fails} do not, {open} cannot be told.
 """
 
 TABLE = (
@@ -36,8 +38,8 @@ GEPO = """### GEPO on one task
 With a single task there are no regimes of tasks to keep apart: the gate's thresholds follow the entropies of that
 task's own groups, so it becomes a filter by prompt. It weakens what raises the answers of prompts on which the policy
 is unusually sure, and what lowers those on which it is unusually unsure; everything else is GRPO with a mean over
-tokens. Here that comes to, GEPO minus GRPO: mean entropy {entropy}, pass@1 {one}, pass@8 {k}. The claim about
-a mix of tasks is judged on tabular policies alone.
+tokens. Here that comes to, GEPO minus GRPO: mean entropy {entropy}, pass@1 {one},
+pass@8 {k}. The claims about a mix of tasks are judged on tabular policies alone.
 """
 
 
@@ -54,7 +56,7 @@ def claims(study: Study) -> list[Claim]:
 def head(study: Study, table: Callable[..., str], folder: str) -> str:
     """The section's introduction, with the figures of all runs and of GEPO."""
     found = study[FULL]
-    first = found["grpo"]
+    first, judged = found["grpo"], [claim.verdict for claim in claims(study)]
     start = {name: f"{first.mean(f'before/{name}').mean:.3g}" for name in ("pass@1", "pass@8", "entropy")}
     intro = SECTION.format(
         six=",".join(SIX),
@@ -62,6 +64,10 @@ def head(study: Study, table: Callable[..., str], folder: str) -> str:
         before1=start["pass@1"],
         before8=start["pass@8"],
         entropy=start["entropy"],
+        judged=len(judged),
+        holds=judged.count(HOLDS),
+        fails=judged.count(FAILS),
+        open=judged.count(OPEN),
     )
     labels = [("pass@8" if name == "pass_at_k" else FIGURES[name].label) for name in TABLE]
     means = [(label, *(text(found[o].mean(name)) for o in SIX)) for name, label in zip(TABLE, labels, strict=True)]
