@@ -8,6 +8,7 @@ code, **words** in bold.
 
 import re
 from collections.abc import Collection, Iterator
+from itertools import takewhile
 from typing import Any
 
 from griffe import Attribute, Class, Docstring, Extension, Function, Module, Object, ParameterKind
@@ -108,7 +109,9 @@ class Prose(Extension):
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value, _arguments(obj)) + _columns(obj)
         elif isinstance(obj, Attribute) and isinstance(obj.parent, Module):
-            obj.docstring = Docstring(_remark(obj), parent=obj)  # without one it would not be listed
+            remark = _remark(obj)
+            if remark:  # what has no docstring is not listed
+                obj.docstring = Docstring(remark, parent=obj)
 
 
 def _arguments(obj: Object) -> set[str]:
@@ -122,11 +125,16 @@ def _arguments(obj: Object) -> set[str]:
 
 
 def _remark(constant: Attribute) -> str:
-    """What stands for the docstring that a constant of a module has none of: a preset's entry, or what it holds."""
+    """What stands for the docstring that a constant of a module cannot have: its comment, or a preset's entry."""
     entry = catalogue.ENTRIES.get(constant.name) if constant.module.path == "isentrope.presets" else None
-    if entry is None:
-        return f"`{constant.value}`"
-    return escaped(f"{entry.title}, arXiv:{entry.arxiv}: {entry.changes}. Entropy: {entry.entropy}.")
+    if entry is not None:
+        return escaped(f"{entry.title}, arXiv:{entry.arxiv}: {entry.changes}. Entropy: {entry.entropy}.")
+    lines = constant.lines_collection[constant.filepath]
+    comment = lines[constant.endlineno - 1].partition("  # ")[2]
+    above = takewhile(lambda line: line.startswith("# "), reversed(lines[: constant.lineno - 1]))
+    said = comment or " ".join(line.removeprefix("# ") for line in reversed(list(above)))
+    exported = constant.name in (constant.module.exports or ())
+    return escaped(said) or ("&nbsp;" if exported else "")
 
 
 def _columns(obj: Object) -> str:

@@ -50,6 +50,36 @@ def test_docstrings_get_the_columns_that_a_rule_reads(load):
     assert module["Rule"].docstring.value == "J = r A.\n\nColumns: `logp`, `mask` (where it is)."
 
 
+def test_constants_are_listed_by_their_comments_and_presets_by_their_entries(load, tmp_path):
+    griffe, prose = importlib.import_module("griffe"), load("prose")
+
+    def shown(package, source, name):
+        path = tmp_path / "rules.py"
+        path.write_text(source, encoding="utf-8")
+        lines = griffe.LinesCollection()
+        lines[path] = source.splitlines()
+        module = griffe.visit(package, filepath=path, code=source, lines_collection=lines)
+        prose.Prose().on_object(obj=module[name])
+        return module[name].docstring and module[name].docstring.value
+
+    source = '__all__ = ["LISTED"]\nLONG = 20.0  # nats; 2 * 10\n# Above,\n# in two lines.\nWIDE = 1\n\nBARE = 2\nLISTED = 3\n'
+    assert shown("rules", source, "LONG") == "nats; 2 \\* 10"
+    assert shown("rules", source, "WIDE") == "Above, in two lines."
+    assert shown("rules", source, "BARE") is None
+    assert shown("rules", source, "LISTED") == "&nbsp;"
+    package = griffe.Module("isentrope")
+    assert "clipped tokens keep a bounded gradient" in _entry(griffe, prose, package)
+
+
+def _entry(griffe, prose, package):
+    """What is shown of a preset."""
+    module = griffe.Module("presets", parent=package)
+    package["presets"] = module
+    module["ce_gppo"] = griffe.Attribute("ce_gppo", parent=module)
+    prose.Prose().on_object(obj=module["ce_gppo"])
+    return module["ce_gppo"].docstring.value
+
+
 @pytest.mark.parametrize(
     ("path", "home"),
     [
