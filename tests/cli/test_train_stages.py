@@ -211,7 +211,10 @@ def test_report_and_diagnosis_read_the_stages(finished):
     assert (second.tasks, third.tasks) == ("digitsum", "countdown, digitsum")
     assert second.entropy_left == run.curve("entropy/current_exact").values[3]
     assert {one.step for one in run.evaluations} == {0.0, 4.0, 10.0, 12.0}
-    assert 'id="stages"' in report.build([run])
+    assert second.entropy_own == record.read_json(folder.evaluation("step-4"))[1]["entropy"]
+    page = report.build([run])
+    assert 'id="stages"' in page
+    assert 'id="stages-own"' in page
     assert len(readers.read(folder.path)) == 1
     found = CliRunner().invoke(app, ["diagnose", str(folder.path), "--json"])
     assert found.exit_code in (0, 1), found.output

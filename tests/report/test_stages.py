@@ -1,9 +1,10 @@
 """The report on sequential learning: each later stage's speed against the entropy that was left for it."""
 
+import math
 from pathlib import Path
 
 from isentrope.report import charts
-from isentrope.report.data import Curve, RunData
+from isentrope.report.data import Curve, Evaluation, RunData
 from isentrope.report.stages import learnt, speed
 
 STAGES = {"stage": [{"tasks": ["a"], "steps": 4}, {"tasks": ["b"], "steps": 4}, {"tasks": ["a", "b"], "steps": 4}]}
@@ -23,6 +24,20 @@ def test_speed_is_the_mean_gain_and_entropy_that_of_the_stage_before() -> None:
     assert (second.number, second.tasks, second.entropy_left) == (2, "b", 0.8)
     assert abs(second.gain - 0.2) < 1e-12  # rewards .1 and .5 in steps 5 to 8, the first of them .1
     assert (third.tasks, third.entropy_left, third.gain) == ("a, b", 0.4, 0.0)
+
+
+def test_entropy_of_the_stages_own_tasks_is_that_measured_as_it_begins() -> None:
+    at = [(4.0, "a", 0.1), (4.0, "b", 0.7), (8.0, "a", 0.2), (8.0, "b", 0.4), (0.0, "b", 0.9)]
+    run = run_of(evaluations=tuple(Evaluation(step, task, 9, {1: 0.5}, None, entropy) for step, task, entropy in at))
+    second, third = learnt(run)
+    assert second.entropy_own == 0.7
+    assert abs(third.entropy_own - 0.3) < 1e-12  # of a and b
+    left, own = speed([run])
+    assert list(left.series[0].x) == [0.8, 0.4]
+    assert list(own.series[0].x) == [second.entropy_own, third.entropy_own]
+    only = run_of(evaluations=tuple(one for one in run.evaluations if (one.step, one.task) != (8.0, "b")))
+    assert math.isnan(learnt(only)[1].entropy_own)
+    assert list(speed([only])[1].series[0].y) == [second.gain]
 
 
 def test_runs_without_stages_have_no_such_chart() -> None:

@@ -46,6 +46,7 @@ class Evaluation:
     """Held-out results of one task after optimizer step `step` (0 = before training).
 
     pass_at: k -> share of problems solved within k samples, in [0, 1]. interval: of pass@1, None where not known.
+    entropy: of the policy on these problems, nats a token, NaN where not known.
     """
 
     step: float
@@ -53,6 +54,7 @@ class Evaluation:
     problems: int
     pass_at: Mapping[int, float]
     interval: tuple[float, float] | None = None
+    entropy: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -218,13 +220,14 @@ def _one_evaluation(file: Path, step: float) -> list[Evaluation]:
 
 def _evaluation(report: Mapping[str, Any], step: float) -> Evaluation:
     pass_at = {int(k): float(value) for k, value in report["pass_at"].items() if math.isfinite(value)}
-    interval = report.get("interval")
+    interval, entropy = report.get("interval"), report.get("entropy")
     return Evaluation(
         step,
         str(report["task"]),
         int(report["problems"]),
         dict(sorted(pass_at.items())),
         (float(interval[0]), float(interval[1])) if interval else None,
+        math.nan if entropy is None else float(entropy),
     )
 
 

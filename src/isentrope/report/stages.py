@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -14,14 +15,16 @@ ENTROPY = ("exact/entropy", "entropy/current_exact", "entropy")
 
 @dataclass(frozen=True)
 class Learnt:
-    """A stage after the first. entropy_left: at the end of the stage before, nats. gain: mean reward over the stage
-    minus that of its first rollout batch. number: 2 = the second.
+    """A stage after the first. entropy_left: at the end of the stage before, on its tasks, nats. gain: mean reward over
+    the stage minus that of its first rollout batch. number: 2 = the second. entropy_own: on the held-out problems of
+    this stage's tasks as it begins, nats; NaN where they were not measured then.
     """
 
     number: int
     tasks: str
     entropy_left: float
     gain: float
+    entropy_own: float = math.nan
 
 
 def learnt(run: RunData) -> list[Learnt]:
@@ -33,7 +36,7 @@ def learnt(run: RunData) -> list[Learnt]:
         own, before = _within(reward, start, end), _within(entropy, 0, start)
         if own and before:
             tasks = ", ".join(map(str, stage["tasks"]))
-            found.append(Learnt(number, tasks, before[-1], fmean(own) - own[0]))
+            found.append(Learnt(number, tasks, before[-1], fmean(own) - own[0], _held_out(run, stage["tasks"], start)))
         start = end
     return found
 
@@ -43,28 +46,50 @@ def _within(curve: Curve, start: float, end: float) -> list[float]:
     return [x for step, x in zip(curve.steps, curve.values, strict=True) if start < step <= end]
 
 
+def _held_out(run: RunData, tasks: Sequence[str], step: float) -> float:
+    """Mean over tasks of the entropy that was measured at the end of a step; NaN where one of them was not."""
+    found = {one.task: one.entropy for one in run.evaluations if one.step == step}
+    return fmean(found.get(task, math.nan) for task in tasks)
+
+
 def speed(runs: Sequence[RunData]) -> list[Chart]:
-    """Learning speed of the later stages against the entropy left; nothing where no run has stages."""
-    series = tuple(_series(runs))
-    if not series:
-        return []
+    """Learning speed of the later stages against the entropy left, and against that of their own tasks where it was
+    measured between stages; nothing where no run has stages.
+    """
+    about = "Each point is a stage after the first: how much its mean reward exceeds that of its first rollout batch. "
     return [
-        Chart(
+        *_scatter(
+            runs,
+            lambda stage: stage.entropy_left,
             "stages",
             "Learning speed of a stage against the entropy left for it",
-            "Each point is a stage after the first: how much the mean reward over it exceeds that of its first rollout"
-            " batch. A policy that the stage before left without entropy learns little.",
-            Axis("mean gain of reward"),
-            series,
-            x=Axis("entropy at the end of the stage before, nats"),
-            kind="scatter",
-        )
+            f"{about}A policy that the stage before left without entropy learns little.",
+            "entropy at the end of the stage before, nats",
+        ),
+        *_scatter(
+            runs,
+            lambda stage: stage.entropy_own,
+            "stages-own",
+            "Learning speed of a stage against the entropy of its own tasks",
+            f"{about}A policy may have lost entropy on the tasks before and kept it on these.",
+            "entropy on the stage's held-out problems as it begins, nats",
+        ),
     ]
 
 
-def _series(runs: Sequence[RunData]) -> Iterator[Series]:
+def _scatter(
+    runs: Sequence[RunData], x: Callable[[Learnt], float], name: str, title: str, about: str, axis: str
+) -> list[Chart]:
+    series = tuple(_series(runs, x))
+    if not series:
+        return []
+    return [Chart(name, title, about, Axis("mean gain of reward"), series, x=Axis(axis), kind="scatter")]
+
+
+def _series(runs: Sequence[RunData], x: Callable[[Learnt], float]) -> Iterator[Series]:
+    """The stages of each run of which x is known."""
     for i, run in enumerate(runs):
-        found = learnt(run)
+        found = [stage for stage in learnt(run) if math.isfinite(x(stage))]
         if found:
             name = f"{run.name} ({'; '.join(f'{stage.number}: {stage.tasks}' for stage in found)})"
-            yield Series(name, [x.entropy_left for x in found], [x.gain for x in found], i, dots=True)
+            yield Series(name, [x(stage) for stage in found], [stage.gain for stage in found], i, dots=True)
