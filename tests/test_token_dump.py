@@ -7,6 +7,8 @@ import torch
 
 from isentrope import token_dump
 from isentrope.errors import IsentropeError
+from isentrope.readers import _parquet
+from isentrope.readers._parquet import ParquetTokens
 from isentrope.token_dump import TokenWriter
 
 
@@ -140,3 +142,24 @@ def test_batches_of_a_dump_are_the_whole_of_it_on_all_ranks(tmp_path, monkeypatc
         list(token_dump.iter_tokens(tmp_path, 10, ["reward"]))
     with pytest.raises(IsentropeError, match="no token dump of step 3"):
         list(token_dump.iter_tokens(tmp_path, 3))
+
+
+def test_what_was_read_of_a_dump_is_let_go(tmp_path, monkeypatch):
+    """Arrow's own count of bytes is exact, so that the groups kept by a reader show."""
+    for module, name in ((token_dump, "GROUP_TOKENS"), (token_dump, "BATCH_TOKENS"), (_parquet, "BATCH_ROWS")):
+        monkeypatch.setattr(module, name, 2**14)
+    writer = TokenWriter(tmp_path)
+    columns = {"mask": torch.ones(2**18, 1, dtype=torch.bool), "token_id": torch.randint(99, (2**18, 1))}
+    columns |= {"row": torch.arange(2**18), "group": torch.arange(2**18), "logp": torch.randn(2**18, 1)}
+    writer(1, columns | {name: torch.randn(2**18, 1) for name in ("old_logp", "entropy", "weight")})
+    writer.close()
+    size = token_dump.token_path(tmp_path, 1).stat().st_size
+    names = {name: name for name in token_dump.TOKEN_COLUMNS}
+    for batches in (
+        token_dump.iter_tokens(tmp_path, 1),
+        ParquetTokens((token_dump.token_path(tmp_path, 1),), names).batches(),
+    ):
+        before = pa.total_allocated_bytes()
+        held = [pa.total_allocated_bytes() - before for _ in batches]
+        assert len(held) == 16
+        assert max(held) < size / 2

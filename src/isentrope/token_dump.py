@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_TOKEN_ROWS = 20_000_000  # of one file, in `read_tokens`: about 1 GB in memory; `iter_tokens` has no such bound
 GROUP_TOKENS = 2**20  # of a row group: 50 MB, which is what a writer collects
 BATCH_TOKENS = 2**16  # that `iter_tokens` gives at a time
-BUFFER_BYTES = 2**20  # of each column that is read
+STREAMED = {"pre_buffer": False, "buffer_size": 2**20}  # bytes of a column; else pyarrow keeps every group it has read
 
 TOKEN_COLUMNS: dict[str, str] = {
     "step": "int32",  # optimizer step, 1 = the first
@@ -216,7 +216,7 @@ def _opened(path: Path, columns: list[str] | None) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
+        with pq.ParquetFile(path, **STREAMED) as file:
             missing = set(columns or TOKEN_COLUMNS) - set(file.schema_arrow.names)
             if missing:
                 raise IsentropeError(f"{path} has no column {sorted(missing)[0]!r}; it has {file.schema_arrow.names}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isentrope.errors import IsentropeError
-from isentrope.token_dump import TOKEN_COLUMNS
+from isentrope.token_dump import STREAMED, TOKEN_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -25,7 +25,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, **STREAMED) as file:
             yield file
     except (OSError, ValueError, pa.ArrowException) as error:
         raise IsentropeError(f"cannot read {path} as parquet: {error}") from error
