@@ -79,6 +79,13 @@ def test_entropy_on_both_sides_of_its_target_is_met():
     assert "pinned_controller" not in [finding.name for finding in diagnose(changed)]
 
 
+def test_what_entropy_was_before_the_bound_was_reached_does_not_count():
+    run = CASES["controller_at_its_upper_bound"].build(0)
+    course = Series(run.series["entropy"].steps, (0.8,) * 40 + (0.3,) * 160)
+    changed = replace(run, series={**run.series, "entropy": course})
+    assert "pinned_controller" in [finding.name for finding in diagnose(changed)]
+
+
 def test_a_lost_reward_names_its_level_and_the_step():
     finding = found("reward_that_is_lost")["lost_reward"]
     assert finding.severity == "error"
