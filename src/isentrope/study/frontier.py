@@ -1,18 +1,19 @@
 """Beyond the papers: published objectives and compositions, tuned alike, then compared on seeds nobody tuned on.
 
-**The yardstick**, fixed before the search. Worlds: bandits, chains, and a mix of sharp families where rare answers are
-better and flat ones where all are as good, each at 640 updates; and stages, a task and then another on the same table.
+**The yardstick**, fixed before the search. Worlds: bandits and chains, each a mix of eight families from nearly
+deterministic to nearly uniform, at 640 updates; and stages, a task and then another on the same table, at 960.
 
-1. Tuning, on bandits and chains with the seeds `TUNING`: every entrant, published or not, gets five settings: its knob
-   at three values at the learning rate .05, then the rates .02 and .1 at the best value. Best is the highest `score`,
-   the mean over worlds of (pass@1 + pass@16) / 2.
-2. The one setting of each entrant runs on all worlds with the seeds `FRESH`, which no choice has seen.
-3. An entrant is on the frontier where no other has both a higher mean pass@1 and a higher mean pass@16 (or, for the
-   second frontier, a higher pass@1 and more entropy kept), means over the three worlds. Differences are paired by seed.
-4. A composition earns a preset where the interval of its score minus that of every published entrant that no other
+1. Tuning, on bandits and chains with the seeds `TUNING`: the knob of every entrant, published or not, at three values.
+   Best is the highest `score`, the mean over worlds of (pass@1 + pass@16) / 2.
+2. Finalists: the three compositions of the highest score, the published entrants that no other published one exceeds in
+   both mean pass@1 and mean pass@16, and `ALWAYS`.
+3. The best setting of each finalist runs on all worlds with the seeds `FRESH`, which no choice has seen.
+4. A finalist is on the frontier where no other has both a higher mean pass@1 and a higher mean pass@16 (or, for the
+   second frontier, a higher pass@1 and more entropy kept), means over `JUDGED_ON`. Differences are paired by seed.
+5. A composition earns a preset where the interval of its score minus that of every published finalist that no other
    published one exceeds in both lies above 0; where none does, that of the highest score is at most experimental.
 
-Results: knobs.json, rates.json and fresh.json of a folder; what is there is not run again.
+Results: knobs.json and fresh.json of a folder; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -23,34 +24,32 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from isentrope import presets, seeds
+from isentrope import presets
 from isentrope.control import EntropyGain, EntropyServo
 from isentrope.engines.tabular import TabularTrainer
 from isentrope.objective import Objective
 from isentrope.penalty import EntropyBonus
 from isentrope.schedule import Linear
-from isentrope.seeds import Estimate
 from isentrope.shaping import Decorrelate, GroupEntropyGate, RescaleBySurprisal
 from isentrope.study.experiments import BASE, pi
 from isentrope.study.runs import Condition, Figures, Lab, Result, Results, held_out, results
+from isentrope.study.verdict import gap
 from isentrope.surrogate import GradientPreservingClip, PPOClip
 
 TUNING, FRESH = (100, 101), (200, 201, 202, 203, 204, 205)
 STEPS, BATCHES = 640, 40  # updates of a run, and its rollout batches
 EVERY = 32  # steps between two looks at a run
-RATE, OTHER_RATES = 0.05, (0.02, 0.1)
+RATE = 0.05  # learning rate of every run
 COEFFICIENTS = (0.02, 0.05, 0.1)  # of every entropy bonus, published or not
 
-# a mix: sharp families, thrice as frequent, where rare answers are better; flat ones where all are as good
-_FLAT = {f"task.{i}.options": {"entropy": share} for i, share in ((4, 0.6), (5, 0.75), (6, 0.85), (7, 0.95))}
-MIX: dict[str, Any] = {f"task.{i}.weight": 3.0 for i in range(4)} | _FLAT
 WORLDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "bandits": ("tabular", {}),
     "chains": ("chains", {}),
-    "mix": ("tabular", MIX),
     "stages": ("stages", {"trainer.steps": 960}),
 }
-TUNED_ON, JUDGED_ON = ("bandits", "chains"), ("bandits", "chains", "mix")
+ALWAYS = ("grpo", "ce_gppo", "repo_r")  # finalists whatever tuning says of them
+NUM_OURS = 3  # compositions among the finalists
+TUNED_ON = JUDGED_ON = ("bandits", "chains")
 
 
 @dataclass(frozen=True)
@@ -135,25 +134,24 @@ ENTRANTS: Mapping[str, Entrant] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """An entrant at a value of its knob and a learning rate."""
+    """An entrant at a value of its knob."""
 
     entrant: str
     value: float
-    rate: float = RATE
 
     @property
     def name(self) -> str:
-        return f"{self.entrant}, {ENTRANTS[self.entrant].knob} {self.value:g}, rate {self.rate:g}"
+        """What it is called in the results."""
+        return f"{self.entrant}, {ENTRANTS[self.entrant].knob} {self.value:g}"
 
     def conditions(self, worlds: Sequence[str]) -> dict[str, Condition]:
         """By a label of world and setting, what is trained."""
         made = ENTRANTS[self.entrant].make(self.value)
-        return {
-            f"{world}: {self.name}": Condition(
-                made, WORLDS[world][0], {"trainer.learning_rate": self.rate} | dict(WORLDS[world][1])
-            )
-            for world in worlds
-        }
+        found = {}
+        for world in worlds:
+            recipe, changes = WORLDS[world]
+            found[f"{world}: {self.name}"] = Condition(made, recipe, {"trainer.learning_rate": RATE} | dict(changes))
+        return found
 
 
 def look(condition: Condition, seed: int, steps: int) -> tuple[Figures, dict[str, Any]]:
@@ -168,11 +166,8 @@ def look(condition: Condition, seed: int, steps: int) -> tuple[Figures, dict[str
     found["entropy_kept"] = entropy[-1] / entropy[0]
     if len(trainer.recipe.stage) > 1:
         first, second, *_ = trainer.recipe.stage
-        own = [
-            line[f"exact/reward/{second.tasks[0]}"]
-            for line in lines[first.steps : first.steps + second.steps]
-            if "exact/reward" in line
-        ]
+        during = lines[first.steps : first.steps + second.steps]
+        own = [line[f"exact/reward/{second.tasks[0]}"] for line in during if "exact/reward" in line]
         found |= {"second_mean": fmean(own), "second_end": own[-1]}
     return found, {}
 
@@ -183,15 +178,10 @@ def score(found: Results, setting: Setting, worlds: Sequence[str]) -> list[float
     return [(one + many) / 2 for one, many in pairs]
 
 
-def pooled(found: Results, setting: Setting, figure: str, worlds: Sequence[str] = JUDGED_ON) -> list[float]:
+def pooled(found: Results, setting: Setting, figure: str, worlds: Sequence[str]) -> list[float]:
     """A figure's mean over worlds, of each seed."""
     each = [found[f"{world}: {setting.name}"].figures[figure] for world in worlds]
     return [fmean(values) for values in zip(*each, strict=True)]
-
-
-def best(found: Results, settings: Sequence[Setting]) -> Setting:
-    """The setting of the highest mean score on the worlds of tuning; of equal ones the first."""
-    return max(settings, key=lambda s: fmean(score(found, s, TUNED_ON)))
 
 
 def knob_settings(name: str) -> list[Setting]:
@@ -199,80 +189,71 @@ def knob_settings(name: str) -> list[Setting]:
     return [Setting(name, value) for value in ENTRANTS[name].values]
 
 
-def rate_settings(knobs: Results, name: str) -> list[Setting]:
-    """The other learning rates at the knob's best value."""
-    chosen = best(knobs, knob_settings(name))
-    return [replace(chosen, rate=rate) for rate in OTHER_RATES]
+def best_value(knobs: Results, name: str) -> Setting:
+    """The knob's value of the highest mean score; of equal ones the first."""
+    return max(knob_settings(name), key=lambda s: fmean(score(knobs, s, TUNED_ON)))
 
 
-def chosen(knobs: Results, rates: Results, name: str) -> Setting:
-    """The setting that tuning ended at."""
-    return best({**knobs, **rates}, [*knob_settings(name), *rate_settings(knobs, name)])
+def finalists(knobs: Results) -> list[str]:
+    """The entrants that go on, in the order of `ENTRANTS`."""
+    found = over(knobs, {name: best_value(knobs, name) for name in ENTRANTS}, TUNED_ON)
+    ours = sorted((n for n in ENTRANTS if ENTRANTS[n].ours), key=lambda n: -found[n].mean("score").mean)
+    going = {*ALWAYS, *rivals(found), *ours[:NUM_OURS]}
+    return [name for name in ENTRANTS if name in going]
 
 
-def _conditions(settings: Sequence[Setting], worlds: Sequence[str]) -> dict[str, Condition]:
-    return {label: condition for s in settings for label, condition in s.conditions(worlds).items()}
+def settled(folder: Path) -> dict[str, Setting]:
+    """The setting of every finalist that tuning ended at. IsentropeError where results are missing or malformed."""
+    knobs = results(folder / "knobs.json")
+    return {name: best_value(knobs, name) for name in finalists(knobs)}
 
 
-def run(folder: Path, told: Callable[[str], None] = print, names: Sequence[str] = tuple(ENTRANTS)) -> None:
-    """Run what is missing: knobs, learning rates, and the chosen settings on fresh seeds."""
-    tuning, fresh = (Lab(folder, s, STEPS, told) for s in (TUNING, FRESH))
-    knobs = tuning.experiment("knobs", _conditions([s for n in names for s in knob_settings(n)], TUNED_ON), read=look)
-    again = [s for n in names for s in rate_settings(knobs, n)]
-    rates = tuning.experiment("rates", _conditions(again, TUNED_ON), read=look)
-    final = [chosen(knobs, rates, n) for n in names]
-    fresh.experiment("fresh", _conditions(final, tuple(WORLDS)), read=look)
+def conditions(settings: Sequence[Setting], worlds: Sequence[str]) -> dict[str, Condition]:
+    """Every setting on every world, a world after the other."""
+    return {label: found for world in worlds for s in settings for label, found in s.conditions([world]).items()}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The chosen setting of every entrant by name, and what it did on fresh seeds."""
-
-    settings: Mapping[str, Setting]
-    fresh: Results
-
-    def values(self, name: str, figure: str, worlds: Sequence[str] = JUDGED_ON) -> list[float]:
-        """A figure of each seed, mean over worlds; "score" is one."""
-        setting = self.settings[name]
-        return score(self.fresh, setting, worlds) if figure == "score" else pooled(self.fresh, setting, figure, worlds)
-
-    def mean(self, name: str, figure: str, worlds: Sequence[str] = JUDGED_ON) -> Estimate:
-        """Over seeds."""
-        return seeds.estimate(self.values(name, figure, worlds))
-
-    def gap(self, base: str, name: str, figure: str, worlds: Sequence[str] = JUDGED_ON) -> Estimate:
-        """`name` minus `base`, paired by seed."""
-        return seeds.difference(self.values(base, figure, worlds), self.values(name, figure, worlds))
-
-    def frontier(
-        self, figure: str = "pass_at_k", worlds: Sequence[str] = JUDGED_ON, among: Sequence[str] = ()
-    ) -> list[str]:
-        """The entrants (those `among`, or all) that no other of them exceeds in both mean pass@1 and this figure."""
-        names = among or tuple(self.settings)
-        at = {n: (self.mean(n, "pass_at_1", worlds).mean, self.mean(n, figure, worlds).mean) for n in names}
-        return [n for n, (x, y) in at.items() if not any(a > x and b > y for a, b in at.values())]
-
-    def leader(self) -> str:
-        """The composition of the highest mean score."""
-        return max((n for n in self.settings if ENTRANTS[n].ours), key=lambda n: self.mean(n, "score").mean)
-
-    def earned(self, name: str) -> bool:
-        """Whether its score lies above that of every published entrant on their frontier by the whole interval."""
-        return all(self.gap(rival, name, "score").is_above(0.0) for rival in self.rivals())
-
-    def rivals(self) -> list[str]:
-        """The published entrants that no other published one exceeds."""
-        return self.frontier(among=[n for n in self.settings if not ENTRANTS[n].ours])
+def run(folder: Path, told: Callable[[str], None] = print) -> None:
+    """Run what is missing: all entrants' knobs, and the finalists on fresh seeds."""
+    every = [setting for name in ENTRANTS for setting in knob_settings(name)]
+    Lab(folder, TUNING, STEPS, told).experiment("knobs", conditions(every, TUNED_ON), read=look)
+    final = list(settled(folder).values())
+    Lab(folder, FRESH, STEPS, told).experiment("fresh", conditions(final, tuple(WORLDS)), read=look)
 
 
-def outcome(folder: Path) -> Outcome:
-    """The results of a folder. IsentropeError where some are missing or malformed."""
-    knobs, rates, fresh = (dict(results(folder / f"{n}.json")) for n in ("knobs", "rates", "fresh"))
-    return Outcome({name: chosen(knobs, rates, name) for name in ENTRANTS}, fresh)
+def over(fresh: Results, settings: Mapping[str, Setting], worlds: Sequence[str]) -> dict[str, Result]:
+    """By entrant the figures of its setting, mean over worlds, and the score."""
+    found = {}
+    for name, setting in settings.items():
+        known = fresh[f"{worlds[0]}: {setting.name}"].figures
+        figures = {figure: pooled(fresh, setting, figure, worlds) for figure in known}
+        found[name] = Result(figures | {"score": score(fresh, setting, worlds)}, {})
+    return found
+
+
+def frontier(found: Results, figure: str = "pass_at_k", among: Sequence[str] = ()) -> list[str]:
+    """The entrants (those `among`, or all) that no other of them exceeds in both mean pass@1 and this figure's mean."""
+    at = {n: (found[n].mean("pass_at_1").mean, found[n].mean(figure).mean) for n in among or found}
+    return [n for n, (x, y) in at.items() if not any(a > x and b > y for a, b in at.values())]
+
+
+def leader(found: Results) -> str:
+    """The composition of the highest mean score."""
+    return max((n for n in found if ENTRANTS[n].ours), key=lambda n: found[n].mean("score").mean)
+
+
+def rivals(found: Results) -> list[str]:
+    """The published entrants that no other published one exceeds."""
+    return frontier(found, among=[n for n in found if not ENTRANTS[n].ours])
+
+
+def earned(found: Results, name: str) -> bool:
+    """Whether the interval of its score minus every rival's lies above 0."""
+    return all(gap(found, rival, name, "score").is_above(0.0) for rival in rivals(found))
 
 
 def count(folder: Path) -> tuple[int, int]:
-    """Settings tried, and runs made for them, tuning and fresh ones together."""
-    files: list[dict[str, Result]] = [results(folder / f"{n}.json") for n in ("knobs", "rates", "fresh")]
+    """Settings tried, and runs made of them, tuning and fresh seeds together."""
+    files = [results(folder / f"{name}.json") for name in ("knobs", "fresh")]
     tried = {label.split(": ", 1)[1] for file in files for label in file}
     return len(tried), sum(len(found.figures["pass_at_1"]) for file in files for found in file.values())
