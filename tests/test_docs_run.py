@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from isentrope import recipe, spec
 from isentrope.cli import app
+from isentrope.errors import IsentropeError
 
 from .test_docs import FENCE, FOLLOWED, Block
 
@@ -126,3 +127,35 @@ def test_no_marker_stands_where_no_block_follows() -> None:
 def test_an_output_is_compared_without_its_numbers_and_curves() -> None:
     assert plain("entropy  0.25 \u2811\u2822 nats\n\n 43% in 1:27") == plain("entropy 1.7 nats\n 5% in   0:02")
     assert plain("warning  entropy collapses") != plain("error  entropy collapses")
+
+
+def step_of(words: str, text: str) -> Step:
+    return Step(Path("page.md"), 1, tuple(words.split()), text)
+
+
+def test_an_output_that_no_command_printed_is_noticed(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, seen=plain("error  entropy has collapsed, from 1.7 to 0.1 nats"))
+    reader.follow(step_of("text output", "error  entropy has collapsed, from 0.807 to 0.0717 nats\n"))
+    with pytest.raises(AssertionError, match=r"page\.md:1"):
+        reader.follow(step_of("text output", "error  entropy explodes\n"))
+
+
+def test_what_cannot_be_followed_is_an_error(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    with pytest.raises(AssertionError, match="say why it is not run"):
+        reader.follow(step_of("sh", "ray start\n"))
+    with pytest.raises(AssertionError, match="make train"):
+        reader.follow(step_of("console", "$ make train\n"))
+    with pytest.raises(AssertionError, match="isentrope nothing"):
+        reader.follow(step_of("console", "$ isentrope nothing\n"))
+    with pytest.raises(AssertionError, match="isentrope list"):
+        reader.follow(step_of("console", "$ isentrope list  # exit status 1\n"))
+    with pytest.raises(IsentropeError, match="has no key"):
+        reader.follow(step_of("toml", "no_such_key = 1\n"))
+
+
+def test_a_block_with_a_title_is_written_and_one_with_a_reason_is_left_alone(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.follow(step_of('toml title="mine.toml"', "seed = 3\n"))
+    reader.follow(Step(Path("page.md"), 1, ("sh",), "ray start\n", "needs GPUs"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine.toml": "seed = 3\n"}
