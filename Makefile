@@ -1,12 +1,13 @@
 # Everything runs from .venv, which the first target that needs it makes, and the cluster engine from .venv-verl. Nothing
 # is done twice: stamps in there remember what was installed from which pyproject.toml and constraints.
 #
-#   PYTHON   the interpreter that .venv and .venv-verl are made from, 3.11 or newer
+#   PYTHON   the interpreter that the environments are made from, 3.11
 #   ARGS     passed on to the command behind train, train-verl, test, quick, soak, bench and model; VERLARGS to that of verl
 
 PYTHON ?= python3
 VENV   ?= .venv
 CLUSTER ?= .venv-verl
+LOWEST ?= .venv-lowest
 ARGS   ?=
 JOBS   ?= 2
 
@@ -26,7 +27,7 @@ TESTING := $(OFFLINE) OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help train train-verl test quick verl soak lint format types docs notebooks bench model smollm2 triton browser env env-verl \
+.PHONY: help train train-verl test quick verl lowest soak lint format types docs notebooks bench model smollm2 triton browser env env-verl \
 	lock lock-verl clean
 
 help: ## show this list
@@ -46,6 +47,9 @@ quick: env browser ## the fast tests alone, under three minutes
 
 verl: env-verl $(CLUSTER)/.other-engines ## the tests of the cluster engine, and of what it shares with the others, in .venv-verl
 	$(TESTING) $(VERL)/pytest -m "not soak" tests/verl tests/engines_other $(SHARED) $(VERLARGS)
+
+lowest: $(LOWEST)/.installed ## the fast tests and TRL's, on the lowest versions that are declared, in .venv-lowest
+	$(TESTING) $(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" --ignore tests/verl --ignore tests/engines_other $(ARGS)
 
 soak: env-verl ## the whole jobs of verl that CI leaves out
 	$(TESTING) $(VERL)/pytest -m soak tests/verl $(ARGS)
@@ -98,18 +102,18 @@ lock-verl: env-verl ## write constraints-verl.txt again from what .venv-verl hol
 	$(VERLPIP) freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' | grep -v '@' | LC_ALL=C sort -f >> constraints-verl.txt.new
 	mv constraints-verl.txt.new constraints-verl.txt
 
-clean: ## remove caches, .venv and .venv-verl, not the runs
-	rm -rf $(VENV) $(CLUSTER) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist site
+clean: ## remove caches and environments, not the runs
+	rm -rf $(VENV) $(CLUSTER) $(LOWEST) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist site
 
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope needs 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope is tested on 3.11: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(CLUSTER)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope needs 3.11 or newer: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope is tested on 3.11: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(CLUSTER)
 	@touch $@
 
@@ -117,6 +121,13 @@ $(CLUSTER)/.created:
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PIP) install -q "$$(grep '^torch==' constraints.txt)"
 	$(PIP) install -q -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install -q --disable-pip-version-check "$$(grep '^torch==' constraints-lowest.txt)"
+	$(LOWEST)/bin/python -m pip install -q --disable-pip-version-check -c constraints-lowest.txt \
+		-e '.[trl,tasks,report,test]' hatchling peft tensorboard
 	@touch $@
 
 # Its metadata asks for a compiled runtime that nothing here uses.

@@ -11,6 +11,9 @@ from importlib import metadata, resources
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 import isentrope
 
@@ -92,6 +95,36 @@ def test_a_wheel_carries_every_file_of_the_source(root: Path, tmp_path: Path) ->
     }
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("isentrope/")}
     assert packed == source
+
+
+def pins(file: Path) -> dict[str, str]:
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return {project_name(line): line.partition("==")[2] for line in lines}
+
+
+def test_the_lowest_set_holds_every_lower_bound(root: Path) -> None:
+    lowest = pins(root / "constraints-lowest.txt")
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    bounds = [Requirement(text) for extra in ("cli", "trl", "tasks", "report") for text in extras[extra]]
+    bounds = [bound for bound in bounds if bound.name != "isentrope"]
+    assert len(bounds) > 10
+    for bound in bounds:
+        (low,) = [part.version for part in bound.specifier if part.operator == ">="]
+        assert Version(lowest[project_name(bound.name)]) == Version(low), bound
+
+
+def test_every_declared_python_is_run_by_the_forge_and_no_other(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    workflow = (root / ".github/workflows/test.yml").read_text(encoding="utf-8")
+    run = set(re.findall(r'"(3\.\d+)"', workflow))
+    assert named
+    assert set(named) == run
+    allowed = SpecifierSet(project["requires-python"])
+    assert all(allowed.contains(version) for version in named)
+    newest = max(Version(version) for version in named)
+    assert not allowed.contains(f"3.{newest.minor + 1}"), "a Python that nothing was run on is not promised"
 
 
 def test_the_citation_names_this_version(root: Path) -> None:

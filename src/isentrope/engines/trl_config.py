@@ -293,7 +293,7 @@ def _adapters(given: Table, label: str) -> Table:
         return {}
     if given.get("lora_dropout") != 0:
         raise IsentropeError(
-            f"{label}: use_peft has TRL's dropout of 0.05 unless lora_dropout says otherwise, which moves ratios by itself:"
+            f"{label}: use_peft has TRL's dropout of 0.05 unless lora_dropout says otherwise, and it moves ratios:"
             " set lora_dropout to 0"
         )
     targets = given.get("lora_target_modules")
