@@ -38,8 +38,8 @@ differences are paired. With {claims} claims at 95 %, one interval or another mi
 BOTH = """**What this is.** Two kinds of policies were trained for this page. **Tabular policies**: bandits and short
 chains with softmax policies of at most some thousand numbers, of which everything is known; all {claims} claims are
 tested on them. **A language model**, the package's embedded one of 0.34 M parameters, in TRL: {judged} of the claims
-are tested on it as well, [in a part of their own](#on-the-language-model).{left} It is as small as a language model can
-be, so what holds for it need not hold for a large one: `isentrope compare --set model.name=NAME` runs it with yours."""
+are tested on it as well, [in a part of their own](#on-the-language-model). It is as small as a language model can be,
+so what holds for it need not hold for a large one: `isentrope compare --set model.name=NAME` trains yours.{left}"""
 
 TABULAR_ALONE = """**What this is.** Every result here is of **tabular policies**: bandits and short chains with softmax
 policies of at most some thousand numbers, of which everything is known. **No language model was trained for this
