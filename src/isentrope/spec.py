@@ -125,7 +125,7 @@ def load_object(reference: str) -> Any:
     text has changed, as in a notebook.
     """
     place, _, name = reference.rpartition(":")
-    module = _module_from_file(Path(place).resolve()) if place.endswith(".py") else _module(place, reference)
+    module = module_from_file(Path(place).resolve()) if place.endswith(".py") else _module(place, reference)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise IsentropeError(f"{place} has no {name!r}{_nearest(name, public)}")
@@ -139,7 +139,8 @@ def _module(place: str, reference: str) -> ModuleType:
         raise IsentropeError(f"cannot import {place!r} for {reference!r}: {error}") from error
 
 
-def _module_from_file(path: Path) -> ModuleType:
+def module_from_file(path: Path) -> ModuleType:
+    """The module that a file of rules or tasks is. IsentropeError where there is none, or it does not run."""
     if not path.is_file():
         raise IsentropeError(f"there is no file {path}")
     source = path.read_bytes()

@@ -1,6 +1,8 @@
 """Names, files and mixes."""
 
+import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,18 @@ def own(tmp_path):
 def test_every_built_in_name_gives_its_task():
     assert [tasks.get(name).name.partition(":")[0] for name in tasks.names()] == tasks.names()
     assert "countdown" in tasks.names()
+
+
+def test_a_dataclass_with_postponed_annotations_is_a_task(own):
+    text = own.read_text().replace("class Parity:", "@dataclass\nclass Parity:\n    size: int = 3")
+    own.write_text("from __future__ import annotations\nfrom dataclasses import dataclass\n" + text)
+    assert tasks.get(f"{own}:parity").size == 3
+
+
+def test_every_built_in_task_is_documented():
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    text = "".join((docs / f"{page}.md").read_text("utf-8") for page in ("tasks", "agents", "reasoning-gym", "recipes"))
+    assert [name for name in tasks.names() if not re.search(rf"\b{name}\b", text)] == []
 
 
 @pytest.mark.parametrize(("name", "near"), [("countdwn", "countdown"), ("digit_sum", "digitsum"), ("gsm8", "gsm8k")])
@@ -85,7 +99,7 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path):
     with pytest.raises(IsentropeError, match="there is no file"):
         tasks.get(f"{tmp_path}/none.py:x")
     (tmp_path / "broken.py").write_text("import nothing_of_this_name")
-    with pytest.raises(IsentropeError, match=r"cannot import .*broken\.py: ModuleNotFoundError"):
+    with pytest.raises(IsentropeError, match=r"broken\.py cannot be run: ModuleNotFoundError"):
         tasks.get(f"{tmp_path}/broken.py:x")
 
 

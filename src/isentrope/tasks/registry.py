@@ -1,7 +1,6 @@
 """From a name to a task, and from a text like "countdown=2,digitsum=1" to a mix."""
 
 import difflib
-import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from isentrope.errors import IsentropeError
+from isentrope.spec import module_from_file
 from isentrope.tasks.addition import Addition
 from isentrope.tasks.apps import Apps
 from isentrope.tasks.appworld_task import AppWorld
@@ -97,22 +97,10 @@ def _from_file(reference: str) -> Task:
         raise IsentropeError(f"task {reference!r} is not of the form file.py:name")
     if not path.is_file():
         raise IsentropeError(f"task {reference!r}: there is no file {path_text}")
-    found = getattr(_module(path), name, None)
+    found = getattr(module_from_file(path.resolve()), name, None)
     if found is None:
         raise IsentropeError(f"task {reference!r}: {path_text} defines no {name!r}")
     return _as_task(found, reference)
-
-
-def _module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"isentrope_task_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise IsentropeError(f"cannot import {path}: {type(error).__name__}: {error}") from error
-    return module
 
 
 def _as_task(found: Any, reference: str) -> Task:
