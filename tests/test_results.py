@@ -47,6 +47,20 @@ def test_what_is_not_known_of_tokens_is_in_no_figure():
     assert found["truncated"] == (0.0, 1.0)
 
 
+class ByReference:
+    """A verifier that asks for more than a training row holds."""
+
+    name = "by_reference"
+
+    def score(self, completion, example):
+        return tasks.judge(completion in example.references, completion)
+
+
+def test_an_evaluation_judges_by_what_a_training_row_holds():
+    found = results.judge(ByReference(), Example("p", {"pair": (1, 2)}, "by_reference", ("yes",)), ["yes"], [{}])
+    assert [sample.outcome for sample in found.samples] == ["wrong"]
+
+
 def test_a_file_of_problems_reads_back_whatever_the_texts_hold(tmp_path):
     path = tmp_path / "problems.jsonl"
     odd = Sample('nan\n"\\\u2028\ud800', "right", 1.0, "inf")
