@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from isentrope import presets
+from isentrope import catalogue, presets
 from isentrope.diagnostics import QUADRANTS
 
 from .conftest import ROOT
@@ -62,7 +62,8 @@ def test_constants_are_listed_by_their_comments_and_presets_by_their_entries(loa
         prose.Prose().on_object(obj=module[name])
         return module[name].docstring and module[name].docstring.value
 
-    source = '__all__ = ["LISTED"]\nLONG = 20.0  # nats; 2 * 10\n# Above,\n# in two lines.\nWIDE = 1\n\nBARE = 2\nLISTED = 3\n'
+    lines = ['__all__ = ["LISTED"]', "LONG = 20.0  # nats; 2 * 10", "# Above,", "# in two lines.", "WIDE = 1"]
+    source = "\n".join([*lines, "", "BARE = 2", "LISTED = 3", ""])
     assert shown("rules", source, "LONG") == "nats; 2 \\* 10"
     assert shown("rules", source, "WIDE") == "Above, in two lines."
     assert shown("rules", source, "BARE") is None
@@ -115,6 +116,7 @@ def test_links_of_the_readme_lead_to_the_pages_of_the_site(load):
     text = "[`a` b](docs/recipes.md#x) [c](examples) [d](nowhere.md) `[e](docs/verl.md)` [f](CHANGELOG.md)"
     expected = "[`a` b](recipes.md#x) [c](files/examples.md) [d](nowhere.md) `[e](docs/verl.md)` [f](changelog.md)"
     assert load("outside").redirected(text, page, files) == expected
+    assert load("outside").redirected("```text tree\na\n```\n", page, files) == "```text\na\n```\n"
     page.file.src_uri = "concepts/step.md"
     assert (
         load("outside").redirected("[a](../../README.md) [b](../verl.md)", page, files)
@@ -229,7 +231,10 @@ def test_every_number_of_a_controller_that_a_page_names_is_in_the_state():
         objective = getattr(presets, name)
         text = (DOCS / "presets" / f"{name}.md").read_text(encoding="utf-8")
         for path in re.findall(r"`controller/([\w.]+)`", text):
-            assert path.rpartition(".")[0] in objective.controllers() or name == "ce_gppo", (name, path)
+            knob, _, number = path.rpartition(".")
+            assert catalogue.at(objective, knob) is not None, (name, path)
+            assert number == "value", (name, path)
+            assert knob in objective.controllers() or "where a controller holds it" in text, (name, path)
 
 
 @pytest.mark.parametrize("name", presets.names())
