@@ -103,6 +103,7 @@ def test_a_lost_reward_names_its_level_and_the_step():
         ((0.5,) * 20 + (0.06,) * 8, False),  # 12% of its level
         ((0.5,) * 20 + (0.0,) * 7 + (0.3,), False),  # it is still there at times
         ((0.0,) * 10 + (0.5,) * 8 + (0.0,) * 10, False),  # at one part of the run alone
+        ((0.5, 0.0, 0.0, 0.0, 0.0) * 4 + (0.0,) * 8, False),  # it was seldom there: 8 zeros in a row are nothing
         ((-0.1,) + (0.5,) * 19 + (0.0,) * 8, False),  # no level at which it is gone
         ((0.0,) * 28, False),
     ],
