@@ -139,6 +139,22 @@ def test_finished_runs_are_not_made_again(tmp_path: Path) -> None:
     assert not (tmp_path / "mine" / "plan.json").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.engine
+def test_missing_runs_are_made_once_and_read(tmp_path: Path) -> None:
+    tiny = {"trainer.steps": 8, "trainer.problems": 8, "trainer.learning_rate": 1e-3}
+    group = Group("mine", {"bf16": language.ROUNDED["bf16"]}, changes=SMALL | tiny)
+    told: list[str] = []
+    assert language.make([group], tmp_path, (0,), told.append) is False
+    assert told == ["mine: run 1 of 1: bf16, seed 0"]
+    assert language.make([group], tmp_path, (0,), pytest.fail) is False
+    language_runs.collect("x", {"a": Arm(group, "bf16")}, tmp_path, tmp_path, (0,), divergence.to_start)
+    found = language_runs.results(tmp_path / "x.json")["a"]
+    assert found.figures["kl_start"][0] > 0
+    assert 0 <= found.figures["before/pass@1"][0] <= 1
+    assert len(found.curves["entropy/current_exact"]["steps"]) == 8
+
+
 def test_every_experiment_names_runs_that_its_group_makes() -> None:
     for name, arms in EXPERIMENTS.items():
         for arm in arms.values():
