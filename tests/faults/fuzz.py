@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from isentrope import presets, readers, recipe, record, results, saved, spec, tasks, token_dump
+from isentrope import presets, readers, recipe, record, report, results, saved, spec, tasks, token_dump
 from isentrope.errors import IsentropeError
 from isentrope.findings import diagnose
 
@@ -45,6 +45,10 @@ class Kind:
     name: str
     write: Callable[[Path], None]
     read: Callable[[Path], object]
+    place: str = ""  # what tells it from another kind of the same name
+
+    def __str__(self) -> str:
+        return f"{self.place}{self.name}"
 
 
 def read_runs(path: Path) -> None:
@@ -103,6 +107,33 @@ def completions(path: Path) -> None:
     lines(*rows)(path)
 
 
+def completion_table(path: Path) -> None:
+    rows = {"step": [9] * 4, "prompt": ["p"] * 4, "completion": list("abcd"), "right": [0.0, 1.0, 0.0, 1.0]}
+    pq.write_table(pa.table(rows), path)
+
+
+def run_folder(path: Path) -> None:
+    """A whole run folder around the file."""
+    folder = record.RunFolder(path.parent)
+    record.write_text(folder.recipe, recipe.load("default").to_toml())
+    lines(*map(log, STEPS))(folder.metrics)
+    record.write_json(folder.versions, record.versions(0))
+    found = {"task": "countdown", "problems": 4, "pass_at": {"1": 0.5, "8": 0.75}, "interval": [0.25, 0.75]}
+    record.write_json(folder.evaluation("after"), [found])
+
+
+def read_report(path: Path) -> None:
+    report.build(report.load([path.parent]))
+
+
+EXPORT = {
+    "trainer_logprobs": [-1.0, -2.0, -0.5],
+    "inference_logprobs": [-1.0, -2.1, -0.5],
+    "entropy": [0.5, 0.2, 0.1],
+    "advantages": [1.0, 1.0, 1.0],
+    "token_ids": [1, 2, 3],
+    "loss_mask": [False, True, True],
+}
 KINDS = [
     Kind("recipe.toml", lambda p: p.write_text(recipe.load("default").to_toml()), lambda p: recipe.load(str(p))),
     Kind("objective.toml", lambda p: p.write_text(spec.dumps(presets.adapo)), spec.load),
@@ -120,6 +151,12 @@ KINDS = [
     Kind("tokens.parquet", token_table, read_runs),
     Kind("train_0.pt", slime_dump, read_runs),
     Kind("events.out.tfevents.1", events, read_runs),
+    Kind("completions_9.parquet", completion_table, read_runs),
+    Kind("rank_0.jsonl", lines(EXPORT, EXPORT), read_runs),
+    *(
+        Kind(name, run_folder, read_report, "RUN/")
+        for name in ("recipe.toml", "metrics.jsonl", "versions.json", "evaluation-after.json")
+    ),
 ]  # fmt: skip
 
 
@@ -180,18 +217,18 @@ def run(seconds: float, seed: int, kept: Path) -> tuple[Counter[str], list[str]]
             place.parent.mkdir()
             kind.write(place)
             if problem := fault(kind, place):
-                raise SystemExit(f"the sound {kind.name} is refused: {problem}")
-            samples[kind.name] = (place, place.read_bytes())
+                raise SystemExit(f"the sound {kind} is refused: {problem}")
+            samples[kind] = (place, place.read_bytes())
         while time.monotonic() < end and len(faults) < 20:
             kind = rng.choice(KINDS)
-            place, sound = samples[kind.name]
+            place, sound = samples[kind]
             place.write_bytes(damaged(sound, rng))
-            tried[kind.name] += 1
+            tried[str(kind)] += 1
             if problem := fault(kind, place):
                 kept.mkdir(parents=True, exist_ok=True)
                 copy = kept / f"{len(faults)}-{kind.name}"
                 copy.write_bytes(place.read_bytes())
-                faults.append(f"{kind.name}: {problem} ({copy})")
+                faults.append(f"{kind}: {problem} ({copy})")
                 print(faults[-1], file=sys.stderr, flush=True)
     return tried, faults
 
