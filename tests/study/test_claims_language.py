@@ -147,4 +147,5 @@ def test_links_of_the_verdicts_lead_to_headings() -> None:
     anchors = {page._anchor(line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")}
     links = [part.split(")")[0] for part in text.split("](#")[1:]]
     assert len(links) == len(TABULAR) + len(CLAIMS) + 1
+    assert len(set(links)) == len(links)
     assert set(links) <= anchors

@@ -19,7 +19,7 @@ def test_the_divergence_is_the_token_mean_of_exact_kl_at_visited_positions() -> 
     last, _ = models.load("embedded")
     assert divergence.divergence(last, first, tokenizer, PROMPTS, length=20, seed=0) == 0
     with torch.no_grad():
-        last.get_output_embeddings().weight.mul_(1.3)
+        last.get_output_embeddings().weight.mul_(0.6)
     found = divergence.divergence(last, first, tokenizer, PROMPTS, length=20, seed=0)
     expected = []
     drawn = sampling.sample(last, tokenizer, PROMPTS, num_samples=divergence.SAMPLES, max_new_tokens=20, seed=0)
@@ -31,7 +31,7 @@ def test_the_divergence_is_the_token_mean_of_exact_kl_at_visited_positions() -> 
                 with torch.no_grad():
                     p, q = (model(prefix).logits[0, -1].double().softmax(-1) for model in (last, first))
                 expected.append(float((p * (p / q).log()).sum()))
-    assert len({len(completion.tokens) for rows in drawn for completion in rows}) > 1  # so padding was there
+    assert any(len({len(completion.tokens) for completion in rows}) > 1 for rows in drawn)  # so padding was there
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-4)
     assert found > 0.001
 

@@ -93,8 +93,8 @@ def head(study: Study, table: Callable[..., str], folder: str) -> str:
 def marked(x: Estimate) -> str:
     """A difference, with a star where its interval leaves out 0.
 
-    >>> marked(Estimate(1.0, 0.5, 1.5, 3)), marked(Estimate(1.0, -0.5, 2.5, 3))
-    ('1.00 ± .50*', '1.00 ± 1.50')
+    >>> [marked(Estimate(x, x - 0.5, x + 0.5, 3)) for x in (1.0, -1.0, 0.25)]
+    ['1.00 ± .50*', '-1.00 ± .50*', '.250 ± .500']
     """
     return f"{text(x)}*" if x.is_above(0.0) or x.is_below(0.0) else text(x)
 
