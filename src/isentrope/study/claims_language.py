@@ -115,7 +115,8 @@ def ce_gppo_stable(study: Study) -> Claim:
         "CE-GPPO's KL and gradient norm stay comparable to those of PPO's clip",
         CE_GPPO,
         "PPO's clip is GRPO's. KL to the start is exact, at positions that the last policy visits on 100 held-out"
-        f" problems. Comparable: a ratio between {COMPARABLE[0]:g} and {COMPARABLE[1]:g}.",
+        " problems; KL to the rollout's policy is the k3 estimate of every update, which few tokens can make large."
+        f" Comparable: a ratio between {COMPARABLE[0]:g} and {COMPARABLE[1]:g}.",
         ("", "gradient norm", "KL to the start", "KL to the rollout's policy"),
         tuple(rows_of(results, SIX, ("gradient_norm", "kl_start", "kl_rollout"))),
         judge(*((ratios[f], *COMPARABLE) for f in ("gradient_norm", "kl_start"))),

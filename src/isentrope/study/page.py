@@ -26,8 +26,9 @@ So may the yardstick: entropy is compared at equal numbers of updates, and what 
 the second claim takes that out.
 
 `python -m isentrope.study` makes the tabular part again, some ten minutes of one core,
-`python -m isentrope.study --language-model` the other one, about two minutes a run. Results are kept as JSON
-in `docs/study/`, pictures beside them, and this page is written from these alone; what is there is not run again.
+`python -m isentrope.study --language-model` the other one, a minute and a half a run; `--runs` names the folder where
+its runs lie, finished ones included. Results are kept as JSON in `docs/study/`, pictures beside them, and this page is
+written from these alone; what is there is not run again.
 
 **Verdicts** follow from the intervals by a fixed rule: *holds here* where all that the claim rests on lie on its
 side, *does not hold here* where one lies on the other, else *cannot tell*. `±` is half of Student's 95 % interval over
