@@ -101,18 +101,24 @@ def test_a_resumed_run_learns_by_its_recorded_recipe(tmp_path, change):
     assert "--resume takes the recipe recorded in" in _refused("default", "--resume", "--out", tmp_path)
 
 
+def _source(name=None):
+    """A recipe of the package, or the one that goes with the model or engine."""
+    return train.Source(name, None, (), 1)
+
+
 def test_a_model_with_a_recipe_of_its_own_is_trained_by_it():
-    _, found = train._start(None, None, {"model.name": "smollm2"}, [])
+    _, found = train._start(_source(), None, {"model.name": "smollm2"})
     assert found.task[0].name == "arithmetic_words"
-    _, found = train._start("default", None, {"model.name": "smollm2"}, [])
+    _, found = train._start(_source("default"), None, {"model.name": "smollm2"})
     assert found.task[0].name == "countdown"
-    _, found = train._start(None, None, {"model.name": "elsewhere"}, [])
+    _, found = train._start(_source(), None, {"model.name": "elsewhere"})
     assert (found.task[0].name, found.model.name) == ("countdown", "elsewhere")
 
 
 def test_a_new_folder_is_named_by_time_task_and_objective(monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda _: "20250102-030405")
-    folder, _ = train._start(None, None, {"objective": "my/rules.py:mine", "task": [{"name": "digitsum"}]}, [])
+    choices = {"objective": "my/rules.py:mine", "task": [{"name": "digitsum"}]}
+    folder, _ = train._start(_source(), None, choices)
     assert folder == Path("runs/20250102-030405-digitsum-mine")
 
 
