@@ -21,7 +21,8 @@ EVERY = (
     *("clip_high", "controller_end", "change_correlation", "change_sign", "before/pass@1", "before/pass@8"),
     *("after/pass@1", "after/pass@8", "before/entropy"),
 )
-CURVE = {"entropy/current_exact": {"steps": [8.0, 16.0], "mean": [1.0, 0.5], "low": [0.9, 0.4], "high": [1.1, 0.6]}}
+CURVE = {"steps": [8.0, 16.0], "mean": [1.0, 0.5], "low": [0.9, 0.4], "high": [1.1, 0.6]}
+CURVES = {"entropy/current_exact": CURVE, language_page.LOWER: CURVE}
 Study = Mapping[str, Mapping[str, Result]]
 
 
@@ -135,6 +136,7 @@ def test_the_page_says_which_parts_there_are() -> None:
     assert "No language model was trained" not in some
     assert "11 of the claims\nare tested on it" in some
     assert "Not run there: number formats, stages." in some
+    assert "the lower one stood at 0.5 nats" in some
     assert f"### GRPO loses entropy fastest of GRPO, DAPO and CE-GPPO{page.SPOKEN}\n" in some
     every = page.build(study, full() | formats(1.0) | stages(1.0), seeds=6, steps=640, folder="study")
     assert "Not run there" not in every

@@ -35,12 +35,13 @@ TABLE = (
 )
 GEPO = """### GEPO on one task
 
-With a single task there are no regimes of tasks to keep apart: the gate's thresholds follow the entropies of that
-task's own groups, so it becomes a filter by prompt. It weakens what raises the answers of prompts on which the policy
-is unusually sure, and what lowers those on which it is unusually unsure; everything else is GRPO with a mean over
-tokens. Here that comes to, GEPO minus GRPO: mean entropy {entropy}, pass@1 {one},
+With a single task there are no regimes of tasks to keep apart: the gate becomes a filter by prompt. Its thresholds follow
+the entropies of that task's own groups, and slowly: at the end the lower one stood at {low} nats, where the mean entropy
+was {end}. A group below it counts as unusually sure, and most groups were. So GEPO came to GRPO with a mean over tokens
+that takes half of what raises right answers. GEPO minus GRPO: mean entropy {entropy}, pass@1 {one},
 pass@8 {k}. The claims about a mix of tasks are judged on tabular policies alone.
 """
+LOWER = "controller/shaping.0.low.value"  # GEPO's threshold
 
 
 def load(folder: Path) -> Study:
@@ -76,7 +77,6 @@ def head(study: Study, table: Callable[..., str], folder: str) -> str:
         for name, label in zip(TABLE, labels, strict=True)
         if name != "seconds"
     ]
-    gepo = {name: text(gap(found, "grpo", "gepo", name)) for name in ("entropy_mean", "pass_at_1", "pass_at_k")}
     return "\n".join(
         [
             intro,
@@ -85,8 +85,19 @@ def head(study: Study, table: Callable[..., str], folder: str) -> str:
             f"![Held-out pass@1 against entropy kept]({folder}/language-frontier-1.svg)\n",
             "Minus GRPO, paired by seed; * where the interval leaves out 0:\n",
             table(("", *SIX[1:]), differences),
-            GEPO.format(entropy=gepo["entropy_mean"], one=gepo["pass_at_1"], k=gepo["pass_at_k"]),
+            _gepo(found),
         ]
+    )
+
+
+def _gepo(found: Results) -> str:
+    gaps = {name: text(gap(found, "grpo", "gepo", name)) for name in ("entropy_mean", "pass_at_1", "pass_at_k")}
+    return GEPO.format(
+        low=f"{found['gepo'].curves[LOWER]['mean'][-1]:.3g}",
+        end=text(found["gepo"].mean("entropy_end")),
+        entropy=gaps["entropy_mean"],
+        one=gaps["pass_at_1"],
+        k=gaps["pass_at_k"],
     )
 
 
