@@ -183,4 +183,4 @@ def entropy_kind(engine: str, theirs: str | None) -> str | None:
     """
     if theirs is None or not engine:
         return None
-    return "exact" if theirs in {s for n in KEYS[engine]["entropy"] for s in _spellings(n)} else None
+    return "exact" if theirs in {s for n in KEYS[engine].get("entropy", ()) for s in _spellings(n)} else None
