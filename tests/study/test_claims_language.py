@@ -30,7 +30,7 @@ def result(figures: Mapping[str, float]) -> Result:
     """The same figures in three seeds, but for a little noise that differs between figures."""
     every = dict.fromkeys(EVERY, 1.0) | dict(figures)
     return Result(
-        {name: [x + NOISE[(s + i) % 3] for s in range(3)] for i, (name, x) in enumerate(every.items())}, CURVE
+        {name: [x + NOISE[(s + i) % 3] for s in range(3)] for i, (name, x) in enumerate(every.items())}, CURVES
     )
 
 

@@ -35,11 +35,11 @@ TABLE = (
 )
 GEPO = """### GEPO on one task
 
-With a single task there are no regimes of tasks to keep apart: the gate becomes a filter by prompt. Its thresholds follow
-the entropies of that task's own groups, and slowly: at the end the lower one stood at {low} nats, where the mean entropy
-was {end}. A group below it counts as unusually sure, and most groups were. So GEPO came to GRPO with a mean over tokens
-that takes half of what raises right answers. GEPO minus GRPO: mean entropy {entropy}, pass@1 {one},
-pass@8 {k}. The claims about a mix of tasks are judged on tabular policies alone.
+With a single task there are no regimes of tasks to keep apart: the gate becomes a filter by prompt. Its thresholds
+follow the entropies of that task's own groups, and slowly: at the end the lower one stood at {low} nats, where the mean
+entropy was {end}. A group below it counts as unusually sure, and most groups were. So GEPO came to GRPO with a mean
+over tokens that takes half of what raises right answers. GEPO minus GRPO: mean entropy {entropy},
+pass@1 {one}, pass@8 {k}. The claims about a mix of tasks are judged on tabular policies alone.
 """
 LOWER = "controller/shaping.0.low.value"  # GEPO's threshold
 
