@@ -57,11 +57,13 @@ def text(x: Estimate, digits: int = 3) -> str:
     '.500 ± .100'
     >>> text(Estimate(80.5, 79.5, 81.5, 3))
     '80.5 ± 1.0'
+    >>> text(Estimate(0.0008, -0.02, 0.0216, 3)), text(Estimate(0.0002, 0.0001, 0.0003, 3))
+    ('.0008 ± .0208', '.000200 ± .000100')
     """
     if not x.count:
         return "–"
     places = max(0, digits - 1 - math.floor(math.log10(abs(x.mean)))) if abs(x.mean) > 1e-9 else digits
-    places = min(places, 4) if abs(x.mean) >= 1e-3 or x.mean == 0 else 6
+    places = min(places, 4) if abs(x.mean) >= 1e-3 or x.half >= 1e-3 or x.mean == 0 else 6
     return re.sub(r"(?<!\d)0\.", ".", f"{x.mean:.{places}f} ± {x.half:.{places}f}")
 
 
