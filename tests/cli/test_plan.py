@@ -148,6 +148,13 @@ def test_rules_that_cannot_act_are_said(write):
     assert write(TEXT)[0]["inert"] == []
 
 
+def test_adapters_are_said_and_that_memory_is_counted_without_them(tmp_path, write):
+    assert write(TEXT)[0]["adapters"] == []
+    assert write(TEXT, "--set", "model.lora.rank=8")[0]["adapters"] == ["adapters   rank 8, alpha 32, on all-linear"]
+    said = _plan(tmp_path / "mine.toml", "--set", "model.lora.rank=8").stdout
+    assert "on all-linear; memory is counted as if all weights were trained" in said
+
+
 def test_a_model_that_nobody_knows_is_no_refusal(write):
     plan, status = write(TEXT.replace("Qwen/Qwen3-8B", "nobody/knows-this"))
     assert (status, plan["memory"], plan["model"]["known"]) == (0, None, False)

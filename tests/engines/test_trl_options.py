@@ -78,6 +78,7 @@ def test_an_option_off_its_default_is_refused_by_name_value_and_slot(name: str, 
     if name in REPLACED:
         assert REPLACED[name][0] in message
         assert "{" not in message
+        assert message.endswith(f"in the objective, as in replace(presets.grpo, {REPLACED[name][0]}=...)")
 
 
 def test_an_option_of_a_newer_trl_is_refused_only_when_set(config: Any) -> None:

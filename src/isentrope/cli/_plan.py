@@ -12,7 +12,7 @@ from rich.console import Console
 
 from isentrope import models, sizing, tasks
 from isentrope.cli import _plan_numbers as numbers
-from isentrope.cli import _sources, _stages
+from isentrope.cli import _adapters, _sources, _stages
 from isentrope.cli._errors import FAILED
 from isentrope.cli._output import print_json, table
 from isentrope.cli._plan_numbers import Memory, gib
@@ -41,8 +41,8 @@ def resolve(recipe: Recipe, gpus: int = 1, gpu_gib: float = GPU_GIB) -> dict[str
     """The plan as JSON has it.
 
     engine; gpus, gpu_gib: the hardware that is assumed. model: name, dtype, parameters, source, and `known` false where
-    nothing is. objective: its rules on one line. stages: tasks and steps of each. data: see `_plan_numbers.data`.
-    batches: see `_plan_numbers.batches`. memory: `Memory` with its peak, null where the model is not known. inert:
+    nothing is. objective: its rules on one line. stages: tasks and steps of each. adapters: what is trained in
+    place of the weights. data: see `_plan_numbers.data`. batches: see `_plan_numbers.batches`. memory: `Memory` with its peak, null where the model is not known. inert:
     rules that cannot act. refusals: what makes the run impossible as written. missing: what this machine lacks.
     Raises IsentropeError for what no machine could run: an unknown task, objective or option.
     """
@@ -63,6 +63,7 @@ def resolve(recipe: Recipe, gpus: int = 1, gpu_gib: float = GPU_GIB) -> dict[str
         "gpu_gib": gpu_gib,
         "model": _model(recipe, known),
         "objective": f"{name}{brief(objective)}",
+        "adapters": _adapters.lines(recipe),
         "stages": [stage.model_dump() for stage in recipe.stage],
         "data": data,
         "prompt_tokens": prompt,
@@ -221,6 +222,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     whole, part, run = (numbers.short(counts[name]) for name in ("tokens_per_rollout", "tokens_per_update", "tokens"))
     return [
         f"model        {model['name']}: {size}, {model['dtype']} ({model['source']})",
+        *(f"{line}; memory is counted as if all weights were trained" for line in found["adapters"]),
         f"objective    {found['objective']}",
         *data,
         *(f"stage        {_stages.in_words(**stage)}" for stage in found["stages"]),
