@@ -9,7 +9,7 @@ from isentrope import Objective, presets, spec
 NAMES = [
     *("ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "nsr", "psr", "w_reinforce", "gppo"),
     *("ce_gppo", "repo_d", "repo_r", "adapo", "gepo", "clip_cov", "kl_cov", "aepo", "entropy_bonus"),
-    *("adaptive_entropy", "high_entropy", "gmpo", "sapo", "erc"),
+    *("adaptive_entropy", "high_entropy", "gmpo", "sapo", "erc", "half_drift_bonus"),
 ]
 
 # preset: {slot: fields that its rule must hold}; what is not named is GRPO's advantage, PPO clip .2/.2, token mean
@@ -52,6 +52,10 @@ DIFFERS = {
     "erc": {"surrogate": {"rule": "EntropyRatioClip", "low": 0.95, "high": 1.05}},
     "entropy_bonus": {"penalties": [{"rule": "EntropyBonus"}]},
     "adaptive_entropy": {"penalties": [{"rule": "EntropyBonus", "target": 0.2}]},
+    "half_drift_bonus": {
+        "shaping": [{"rule": "Decorrelate", "zeta": 0.5, "normalise": True}],
+        "penalties": [{"rule": "EntropyBonus", "coef": 0.05}],
+    },
     "ppo": {"advantage": {"rule": "GeneralizedAdvantage", "gamma": 1.0, "lam": 1.0, "whiten": True}},
 }
 BASE = {

@@ -61,7 +61,8 @@ def _index() -> str:
     rows = []
     for name in presets.names():
         entry = catalogue.ENTRIES[name]
-        paper = f"[{entry.arxiv}](https://arxiv.org/abs/{entry.arxiv})"
+        source = "../frontier.md" if entry.arxiv == catalogue.OURS else f"https://arxiv.org/abs/{entry.arxiv}"
+        paper = f"[{entry.arxiv}]({source})"
         rows.append((f"[`{name}`]({name}.md)", paper, prose(entry.changes), prose(entry.entropy)))
     return table(("preset", "paper", "what it does", "entropy"), rows)
 
@@ -111,7 +112,7 @@ def _numbers(name: str) -> str:
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = section.partition("\n")
         if name in heading.split(", "):
-            body = re.sub(r"\]\(#", "](../papers.md#", body)
+            body = re.sub(r"\]\(#", "](../papers.md#", re.sub(r"\]\((?=\w+\.md)", "](../", body))
             return f"## Paper, numbers, departures\n\n{body.strip()}"
     raise PluginError(f"docs/papers.md has no section on {name}")
 

@@ -128,7 +128,8 @@ def _remark(constant: Attribute) -> str:
     """What stands for the docstring that a constant of a module cannot have: its comment, or a preset's entry."""
     entry = catalogue.ENTRIES.get(constant.name) if constant.module.path == "isentrope.presets" else None
     if entry is not None:
-        return escaped(f"{entry.title}, arXiv:{entry.arxiv}: {entry.changes}. Entropy: {entry.entropy}.")
+        where = entry.arxiv if entry.arxiv == catalogue.OURS else f"arXiv:{entry.arxiv}"
+        return escaped(f"{entry.title}, {where}: {entry.changes}. Entropy: {entry.entropy}.")
     lines = constant.lines_collection[constant.filepath]
     comment = lines[constant.endlineno - 1].partition("  # ")[2]
     above = takewhile(lambda line: line.startswith("# "), reversed(lines[: constant.lineno - 1]))

@@ -10,7 +10,7 @@ from typing import Any
 from isentrope import masked, presets, spec
 from isentrope.objective import Objective
 
-OURS = "ours"  # the paper leaves the number open
+OURS = "ours"  # in the place of a number that the paper leaves open, or of a paper where there is none
 RAISES, LOWERS = "raises", "lowers"  # what more of a knob does to entropy
 
 _PAPERS = {
@@ -38,6 +38,7 @@ _PAPERS = {
     "2512.12967": "Post-Training Recipe for Long-Context Reasoning and Memory Management",
     "2603.11682": "Entropy-Preserving Reinforcement Learning",
     "2607.16850": "Group-entropy control",
+    OURS: "Beyond the papers: accuracy against entropy kept",
 }
 
 
@@ -65,7 +66,7 @@ class Figure:
 class Entry:
     """A preset's row in the index.
 
-    arxiv: id.  changes: what the preset does that GRPO does not.  entropy: what becomes of entropy.
+    arxiv: id, or OURS.  changes: what the preset does that GRPO does not.  entropy: what becomes of entropy.
     knobs: path of a number -> what more of it does to entropy, RAISES or LOWERS.
     """
 
@@ -333,6 +334,16 @@ ENTRIES: dict[str, Entry] = {
             ),
         ),
         (("penalties.0.coef", RAISES),),
+    ),
+    "half_drift_bonus": Entry(
+        OURS,
+        "experimental: takes out half of the first-order entropy change, adds coef · entropy",
+        "falls less, held off 0",
+        (
+            Figure("share of the drift taken out", OURS, ("shaping.0.zeta",)),
+            Figure("coefficient", OURS, ("penalties.0.coef",)),
+        ),
+        (("shaping.0.zeta", RAISES), ("penalties.0.coef", RAISES)),
     ),
 }
 

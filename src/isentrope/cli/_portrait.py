@@ -57,9 +57,9 @@ class Portrait:
             return found | {"gradient": None, "gradient_error": str(error)}
 
     def papers(self) -> list[tuple[str, str]]:
-        """(arXiv id, title): the preset's own, or those that its rules' docstrings name."""
+        """(arXiv id, title): the preset's own, none for ours; else those that its rules' docstrings name."""
         if self.entry:
-            return [(self.entry.arxiv, self.entry.title)]
+            return [] if self.entry.arxiv == catalogue.OURS else [(self.entry.arxiv, self.entry.title)]
         return [(arxiv, catalogue.title_of(arxiv)) for arxiv in _docstrings.papers_cited(self.objective)]
 
     def knobs(self) -> dict[str, str]:
@@ -108,7 +108,8 @@ class Portrait:
     def _head(self) -> Text:
         text = Text(self.name, "bold cyan")
         if self.entry:
-            text.append(f"\n{self.entry.title}", "default").append(f"  arXiv:{self.entry.arxiv}", "dim")
+            where = f"arXiv:{self.entry.arxiv}" if self.papers() else "ours: docs/frontier.md"
+            text.append(f"\n{self.entry.title}", "default").append(f"  {where}", "dim")
             text.append(f"\n{self.entry.changes}; entropy: {self.entry.entropy}", "default")
             moves = [f"more of {path} {effect} it" for path, effect in self.entry.knobs]
             text.append(f"; {', '.join(moves)}" if moves else "", "default")

@@ -18,7 +18,7 @@ from isentrope import comparison, record, seeds
 from isentrope.report.chart import Axis
 from isentrope.report.still import svg
 from isentrope.study import frontier as search
-from isentrope.study.frontier import ENTRANTS, FRESH, JUDGED_ON
+from isentrope.study.frontier import ENTRANTS, FRESH
 from isentrope.study.page import table
 from isentrope.study.pictures import SOLVED, scatter
 from isentrope.study.runs import DIGITS, Results, results
@@ -34,12 +34,11 @@ Which composition is best, if all get the same tuning? `python -m isentrope.stud
 pictures from results in `docs/study/frontier/`, and first runs what is missing there.
 
 **The yardstick** was written down before the first run, as the docstring of `isentrope.study.frontier`, and shortened
-once, for want of time, before any result on fresh seeds was seen: two more learning rates for every entrant and a
-further world were struck out, and fresh seeds run for finalists alone.
+once, for want of time, before any result on fresh seeds was seen: two more learning rates for every entrant, a further
+world and a second task were struck out, and fresh seeds run for finalists alone.
 
 - *Worlds.* Bandits and chains are those of [the study](study.md), each a mix of eight families from nearly
-  deterministic to nearly uniform, at 640 updates. Stages: a task, then another one on the same table, then the first
-  again, 320 updates each. All with Adam at .05.
+  deterministic to nearly uniform; 640 updates with Adam at .05.
 - *Equal tuning.* {entrants} entrants, published ({published}) or not, each with a knob at three values, on bandits and
   chains with {tuning} seeds. The score is (pass@1 + pass@16) / 2, mean over worlds. Published objectives so leave their
   papers' numbers where others do better here.
@@ -85,8 +84,7 @@ def spoken(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
 def write(folder: Path, page: Path) -> None:
     """Write the page, and its pictures into the folder of the results."""
     settings, fresh = search.settled(folder), results(folder / "fresh.json")
-    found = search.over(fresh, settings, JUDGED_ON)
-    second = search.over(fresh, settings, ("stages",))
+    found = search.over(fresh, settings)
     for name, chart in pictures(found).items():
         record.write_text(folder / f"{name}.svg", svg(chart))
     tried, runs = search.count(folder)
@@ -102,14 +100,14 @@ def write(folder: Path, page: Path) -> None:
             runs=runs,
         ),
         "## What came out\n",
-        _verdict(found, second),
+        _verdict(found),
         "## The frontier\n",
-        _frontier(found, second),
+        _frontier(found),
         *(f"![{chart.title}]({place}/{name}.svg)\n" for name, chart in pictures(found).items()),
         "## World by world\n",
         _by_world(fresh, settings),
         f"## *{search.leader(found)}* minus every other\n",
-        _gaps(found, second),
+        _gaps(found),
         "## What tuning chose\n",
         _tuning(folder, settings),
         "## On the embedded language model\n",
@@ -138,8 +136,8 @@ def _tuning(folder: Path, settings: dict[str, search.Setting]) -> str:
     for name, entrant in ENTRANTS.items():
         best = search.best_value(knobs, name)
         final = "yes" if name in settings else "–"
-        cells = [fmean(search.pooled(knobs, best, figure, search.TUNED_ON)) for figure in ("pass_at_1", "pass_at_k")]
-        score = fmean(search.score(knobs, best, search.TUNED_ON))
+        cells = [fmean(search.pooled(knobs, best, figure)) for figure in ("pass_at_1", "pass_at_k")]
+        score = fmean(search.score(knobs, best))
         tried = ", ".join(f"{x:g}" for x in entrant.values)
         rows.append((_called(name), entrant.knob, tried, f"{best.value:g}", final, *map(_short, (score, *cells))))
     heads = ("entrant", "knob", "tried", "best", "finalist", "score", "pass@1", "pass@16")
@@ -153,37 +151,36 @@ def _short(x: float) -> str:
 
 
 FIGURES = ("score", "pass_at_1", "pass_at_k", "entropy_kept", "mean_reward")
-HEADS = ("score", "pass@1", "pass@16", "entropy kept", "mean reward of the run", "mean reward of a second task")
+HEADS = ("score", "pass@1", "pass@16", "entropy kept", "mean reward of the run")
 
 
-def _frontier(found: Results, second: Results) -> str:
+def _frontier(found: Results) -> str:
     """All entrants by score, with what is on a frontier marked."""
     passes, kept = search.frontier(found), search.frontier(found, "entropy_kept")
     rows = []
     for name in sorted(found, key=lambda n: -found[n].mean("score").mean):
         marks = ("◆" if name in passes else "") + ("◇" if name in kept else "")
         cells = [text(found[name].mean(figure)) for figure in FIGURES]
-        rows.append((f"{marks} {_called(name)}".strip(), *cells, text(second[name].mean("second_mean"))))
+        rows.append((f"{marks} {_called(name)}".strip(), *cells))
     return "Means over bandits and chains; compositions in italics.\n\n" + table(("", *HEADS), rows)
 
 
-def _verdict(found: Results, second: Results) -> str:
+def _verdict(found: Results) -> str:
     """What the rule says of the composition of the highest score."""
     name, rivals = search.leader(found), search.rivals(found)
     held = "earns a preset" if search.earned(found, name) else "does not earn a preset: it is at most experimental"
     parts = []
     for rival in rivals:
         one, k = (text(gap(found, rival, name, figure)) for figure in ("pass_at_1", "pass_at_k"))
-        task = text(gap(second, rival, name, "second_mean"))
         score = text(gap(found, rival, name, "score"))
-        parts.append(f"{rival} {score} (pass@1 {one}, pass@16 {k}, second task {task})")
+        parts.append(f"{rival} {score} (pass@1 {one}, pass@16 {k})")
     said = "; ".join(parts)
     return f"By the rule, *{name}* **{held}**. Its score minus that of the published ones on their frontier: {said}.\n"
 
 
 def _by_world(fresh: Results, settings: dict[str, search.Setting]) -> str:
     """pass@1, pass@16 and entropy kept on each world."""
-    worlds = {world: search.over(fresh, settings, (world,)) for world in JUDGED_ON}
+    worlds = {world: search.over(fresh, settings, (world,)) for world in search.WORLDS}
     heads = ["", *(f"{world}: {head}" for world in worlds for head in ("pass@1", "pass@16", "entropy kept"))]
     figures = ("pass_at_1", "pass_at_k", "entropy_kept")
     rows = [
@@ -196,14 +193,13 @@ def _by_world(fresh: Results, settings: dict[str, search.Setting]) -> str:
     return table(heads, rows)
 
 
-def _gaps(found: Results, second: Results) -> str:
+def _gaps(found: Results) -> str:
     """The composition of the highest score minus every other entrant, paired by seed."""
     name = search.leader(found)
     rows = [
         (
             _called(other),
             *(text(gap(found, other, name, figure)) for figure in FIGURES),
-            text(gap(second, other, name, "second_mean")),
         )
         for other in found
         if other != name

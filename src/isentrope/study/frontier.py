@@ -1,15 +1,15 @@
 """Beyond the papers: published objectives and compositions, tuned alike, then compared on seeds nobody tuned on.
 
 **The yardstick**, fixed before the search. Worlds: bandits and chains, each a mix of eight families from nearly
-deterministic to nearly uniform, at 640 updates; and stages, a task and then another on the same table, at 960.
+deterministic to nearly uniform, at 640 updates.
 
-1. Tuning, on bandits and chains with the seeds `TUNING`: the knob of every entrant, published or not, at three values.
+1. Tuning, with the seeds `TUNING`: the knob of every entrant, published or not, at three values.
    Best is the highest `score`, the mean over worlds of (pass@1 + pass@16) / 2.
 2. Finalists: the three compositions of the highest score, the published entrants that no other published one exceeds in
    both mean pass@1 and mean pass@16, and `ALWAYS`.
-3. The best setting of each finalist runs on all worlds with the seeds `FRESH`, which no choice has seen.
+3. The best setting of each finalist runs with the seeds `FRESH`, which no choice has seen.
 4. A finalist is on the frontier where no other has both a higher mean pass@1 and a higher mean pass@16 (or, for the
-   second frontier, a higher pass@1 and more entropy kept), means over `JUDGED_ON`. Differences are paired by seed.
+   second frontier, a higher pass@1 and more entropy kept), means over the worlds. Differences are paired by seed.
 5. A composition earns a preset where the interval of its score minus that of every published finalist that no other
    published one exceeds in both lies above 0; where none does, that of the highest score is at most experimental.
 
@@ -42,14 +42,9 @@ EVERY = 32  # steps between two looks at a run
 RATE = 0.05  # learning rate of every run
 COEFFICIENTS = (0.02, 0.05, 0.1)  # of every entropy bonus, published or not
 
-WORLDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "bandits": ("tabular", {}),
-    "chains": ("chains", {}),
-    "stages": ("stages", {"trainer.steps": 960}),
-}
+WORLDS = {"bandits": "tabular", "chains": "chains"}  # by name the recipe
 ALWAYS = ("grpo", "ce_gppo", "repo_r")  # finalists whatever tuning says of them
 NUM_OURS = 3  # compositions among the finalists
-TUNED_ON = JUDGED_ON = ("bandits", "chains")
 
 
 @dataclass(frozen=True)
@@ -144,41 +139,29 @@ class Setting:
         """What it is called in the results."""
         return f"{self.entrant}, {ENTRANTS[self.entrant].knob} {self.value:g}"
 
-    def conditions(self, worlds: Sequence[str]) -> dict[str, Condition]:
+    def conditions(self) -> dict[str, Condition]:
         """By a label of world and setting, what is trained."""
         made = ENTRANTS[self.entrant].make(self.value)
-        found = {}
-        for world in worlds:
-            recipe, changes = WORLDS[world]
-            found[f"{world}: {self.name}"] = Condition(made, recipe, {"trainer.learning_rate": RATE} | dict(changes))
-        return found
+        changes = {"trainer.learning_rate": RATE}
+        return {f"{world}: {self.name}": Condition(made, recipe, changes) for world, recipe in WORLDS.items()}
 
 
 def look(condition: Condition, seed: int, steps: int) -> tuple[Figures, dict[str, Any]]:
-    """One run: pass@1 and pass@16 held out, entropy at the start, the end and kept, mean reward; of a run in stages the
-    mean reward over the second stage and at its end.
-    """
+    """One run: pass@1 and pass@16 held out, entropy at the start, the end and kept, mean reward over the run."""
     trainer = TabularTrainer(condition.objective, condition.recipe(seed, steps))
-    total = trainer.recipe.trainer.steps
-    lines = [trainer.step(log=n % EVERY == EVERY - 1 or n == 0) for n in range(total)]
+    lines = [trainer.step(log=n % EVERY == EVERY - 1 or n == 0) for n in range(steps)]
     entropy, reward = ([line[key] for line in lines if key in line] for key in ("exact/entropy", "exact/reward"))
     found = held_out(trainer) | {"mean_reward": fmean(reward), "entropy_start": entropy[0], "entropy_end": entropy[-1]}
-    found["entropy_kept"] = entropy[-1] / entropy[0]
-    if len(trainer.recipe.stage) > 1:
-        first, second, *_ = trainer.recipe.stage
-        during = lines[first.steps : first.steps + second.steps]
-        own = [line[f"exact/reward/{second.tasks[0]}"] for line in during if "exact/reward" in line]
-        found |= {"second_mean": fmean(own), "second_end": own[-1]}
-    return found, {}
+    return found | {"entropy_kept": entropy[-1] / entropy[0]}, {}
 
 
-def score(found: Results, setting: Setting, worlds: Sequence[str]) -> list[float]:
+def score(found: Results, setting: Setting, worlds: Sequence[str] = tuple(WORLDS)) -> list[float]:
     """(pass@1 + pass@16) / 2, mean over worlds, of each seed."""
     pairs = zip(pooled(found, setting, "pass_at_1", worlds), pooled(found, setting, "pass_at_k", worlds), strict=True)
     return [(one + many) / 2 for one, many in pairs]
 
 
-def pooled(found: Results, setting: Setting, figure: str, worlds: Sequence[str]) -> list[float]:
+def pooled(found: Results, setting: Setting, figure: str, worlds: Sequence[str] = tuple(WORLDS)) -> list[float]:
     """A figure's mean over worlds, of each seed."""
     each = [found[f"{world}: {setting.name}"].figures[figure] for world in worlds]
     return [fmean(values) for values in zip(*each, strict=True)]
@@ -191,12 +174,12 @@ def knob_settings(name: str) -> list[Setting]:
 
 def best_value(knobs: Results, name: str) -> Setting:
     """The knob's value of the highest mean score; of equal ones the first."""
-    return max(knob_settings(name), key=lambda s: fmean(score(knobs, s, TUNED_ON)))
+    return max(knob_settings(name), key=lambda s: fmean(score(knobs, s)))
 
 
 def finalists(knobs: Results) -> list[str]:
     """The entrants that go on, in the order of `ENTRANTS`."""
-    found = over(knobs, {name: best_value(knobs, name) for name in ENTRANTS}, TUNED_ON)
+    found = over(knobs, {name: best_value(knobs, name) for name in ENTRANTS})
     ours = sorted((n for n in ENTRANTS if ENTRANTS[n].ours), key=lambda n: -found[n].mean("score").mean)
     going = {*ALWAYS, *rivals(found), *ours[:NUM_OURS]}
     return [name for name in ENTRANTS if name in going]
@@ -208,20 +191,19 @@ def settled(folder: Path) -> dict[str, Setting]:
     return {name: best_value(knobs, name) for name in finalists(knobs)}
 
 
-def conditions(settings: Sequence[Setting], worlds: Sequence[str]) -> dict[str, Condition]:
-    """Every setting on every world, a world after the other."""
-    return {label: found for world in worlds for s in settings for label, found in s.conditions([world]).items()}
+def conditions(settings: Sequence[Setting]) -> dict[str, Condition]:
+    """Every setting on every world."""
+    return {label: found for setting in settings for label, found in setting.conditions().items()}
 
 
 def run(folder: Path, told: Callable[[str], None] = print) -> None:
     """Run what is missing: all entrants' knobs, and the finalists on fresh seeds."""
     every = [setting for name in ENTRANTS for setting in knob_settings(name)]
-    Lab(folder, TUNING, STEPS, told).experiment("knobs", conditions(every, TUNED_ON), read=look)
-    final = list(settled(folder).values())
-    Lab(folder, FRESH, STEPS, told).experiment("fresh", conditions(final, tuple(WORLDS)), read=look)
+    Lab(folder, TUNING, STEPS, told).experiment("knobs", conditions(every), read=look)
+    Lab(folder, FRESH, STEPS, told).experiment("fresh", conditions([*settled(folder).values()]), read=look)
 
 
-def over(fresh: Results, settings: Mapping[str, Setting], worlds: Sequence[str]) -> dict[str, Result]:
+def over(fresh: Results, settings: Mapping[str, Setting], worlds: Sequence[str] = tuple(WORLDS)) -> dict[str, Result]:
     """By entrant the figures of its setting, mean over worlds, and the score."""
     found = {}
     for name, setting in settings.items():

@@ -164,7 +164,8 @@ def _closing(study: Study) -> str:
     return (
         f"On the frontier of both worlds: {listed}. None of the compositions is a preset of the library: each was"
         " chosen among several on the results it is shown with, on problems like these alone, and none has trained a"
-        " language model, where a bonus of this size or a drift held at 0 may do harm that they do not show.\n"
+        " language model, where a bonus of this size or a drift held at 0 may do harm that they do not show. [The"
+        " frontier](frontier.md) has a search that tunes all alike, and the preset that came of it.\n"
     )
 
 
