@@ -93,7 +93,7 @@ erc = replace(_base, surrogate=EntropyRatioClip(_clip, low=0.95, high=1.05))
 entropy_bonus = replace(_base, penalties=(EntropyBonus(coef=1e-3),))
 adaptive_entropy = replace(_base, penalties=(EntropyBonus(coef=EntropyStep(), target=0.2),))
 
-# Ours and experimental, docs/frontier.md: half of the first-order entropy change taken out of the advantage, and a bonus
+# Ours, experimental (docs/frontier.md): half of the first-order entropy change out of the advantage, and a bonus
 half_drift_bonus = replace(
     _base, shaping=(Decorrelate(zeta=0.5, normalise=True),), penalties=(EntropyBonus(coef=0.05),)
 )
