@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from isentrope import models, sizing, tasks
-from isentrope.cli import _plan_numbers as numbers
 from isentrope.cli import _adapters, _sources, _stages
+from isentrope.cli import _plan_numbers as numbers
 from isentrope.cli._errors import FAILED
 from isentrope.cli._output import print_json, table
 from isentrope.cli._plan_numbers import Memory, gib
@@ -41,9 +41,10 @@ def resolve(recipe: Recipe, gpus: int = 1, gpu_gib: float = GPU_GIB) -> dict[str
     """The plan as JSON has it.
 
     engine; gpus, gpu_gib: the hardware that is assumed. model: name, dtype, parameters, source, and `known` false where
-    nothing is. objective: its rules on one line. stages: tasks and steps of each. adapters: what is trained in
-    place of the weights. data: see `_plan_numbers.data`. batches: see `_plan_numbers.batches`. memory: `Memory` with its peak, null where the model is not known. inert:
-    rules that cannot act. refusals: what makes the run impossible as written. missing: what this machine lacks.
+    nothing is. objective: its rules on one line. stages: tasks and steps of each. adapters: what is trained in place of
+    the weights. data: see `_plan_numbers.data`. batches: see `_plan_numbers.batches`. memory: `Memory` with its peak,
+    null where the model is not known. inert: rules that cannot act. refusals: what makes the run impossible as written.
+    missing: what this machine lacks.
     Raises IsentropeError for what no machine could run: an unknown task, objective or option.
     """
     from isentrope.cli._session import brief, load_objective
