@@ -28,8 +28,8 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from isentrope import diagnostics, theory
-from isentrope.curves import correlation, cumulative_entropy
 from isentrope.aggregate import Totals
+from isentrope.curves import correlation, cumulative_entropy
 from isentrope.objective import Objective
 from isentrope.ratio import TokenRatio
 from isentrope.surrogate import ClipCov, ClippedWeight, GradientPreservingClip, PPOClip
