@@ -40,11 +40,11 @@ def plan(recipe: Recipe, out: Path | None, *, as_json: bool, gpus: int = 1, gpu_
 def resolve(recipe: Recipe, gpus: int = 1, gpu_gib: float = GPU_GIB) -> dict[str, Any]:
     """The plan as JSON has it.
 
-    engine; gpus, gpu_gib: the hardware that is assumed. model: name, dtype, parameters, source, and `known` false where
-    nothing is. objective: its rules on one line. stages: tasks and steps of each. adapters: what is trained in place of
-    the weights. data: see `_plan_numbers.data`. batches: see `_plan_numbers.batches`. memory: `Memory` with its peak,
-    null where the model is not known. inert: rules that cannot act. refusals: what makes the run impossible as written.
-    missing: what this machine lacks.
+    engine; gpus, gpu_gib: the hardware that is assumed. model: name, dtype, parameters, source, and `known` false
+    where nothing is. objective: its rules on one line. stages: tasks and steps of each. adapters: what is trained
+    in place of the weights. data: see `_plan_numbers.data`. batches: see `_plan_numbers.batches`. memory: `Memory`
+    with its peak, null where the model is not known. inert: rules that cannot act. refusals: what makes the run
+    impossible as written. missing: what this machine lacks.
     Raises IsentropeError for what no machine could run: an unknown task, objective or option.
     """
     from isentrope.cli._session import brief, load_objective
