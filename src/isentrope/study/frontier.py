@@ -1,7 +1,8 @@
 """Beyond the papers: published objectives and compositions, tuned alike, then compared on seeds nobody tuned on.
 
-**The yardstick**, fixed before the search. Worlds: bandits and chains, each a mix of eight families from nearly
-deterministic to nearly uniform, at 640 updates.
+**The yardstick**, fixed before the search, and shortened once before any result on fresh seeds was seen (the page says
+how). Worlds: bandits and chains, each a mix of eight families from nearly deterministic to nearly uniform, at 640
+updates.
 
 1. Tuning, with the seeds `TUNING`: the knob of every entrant, published or not, at three values.
    Best is the highest `score`, the mean over worlds of (pass@1 + pass@16) / 2.
