@@ -128,9 +128,10 @@ def _engines(name: str, objective: Objective) -> str:
     others = dict(zip(("SkyRL", "OpenRLHF", "prime-rl"), (part.strip() for part in row.split("|")), strict=True))
     hosted = "; ".join(f"{engine}: {what}" for engine, what in others.items())
     lines = ["TRL, verl and the tabular engine host it whole, where its columns can be had."]
-    lines += [f"{hosted} ([what the words mean](../engines.md#presets))."]
+    lines += [f"{hosted}."]
     lines += [said.partition(": ")[2] for said in objective.inert(updates_per_rollout=1, group_size=1)]
-    return "## Engines and settings\n\n" + "\n".join(f"- {prose(line)}" for line in lines)
+    listed = "\n".join(f"- {prose(line)}" for line in lines)
+    return f"## Engines and settings\n\n{listed}\n\n[Other engines](../engines.md#presets) says what these words mean."
 
 
 def _specification(name: str, objective: Objective) -> str:

@@ -149,6 +149,8 @@ def test_a_page_of_a_preset_is_whole(pages, site, name):
     }
     assert wanted - set(page.ids) == set()
     assert ("img", "src", f"{name}.svg") in page.addresses
+    assert ("a", "href", "../engines.html#presets") in page.addresses
+    assert "](" not in page.text
     picture = (site / "presets" / f"{name}.svg").read_text(encoding="utf-8")
     assert picture.count("<polyline") == 2
     assert [kind for _, kind in re.findall(r"`(\w+)`: `(\w+)`", page.text)] == []  # no Markdown left over
