@@ -14,9 +14,6 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 GROWTH = {"rss": 30.0, "blocks": 12_000}  # MiB and allocations for 1,000 updates; every log kept would be 43,000
 LARGER = {"dumped": 100, "metrics": 80}  # MiB; 3.6 million tokens more in 12 columns are 330, 40,000 lines 130
-    "dumped": 100,
-    "metrics": 80,
-}  # MiB; 3.6 million tokens more in 12 columns of 8 bytes are 330, 40,000 lines 130
 
 
 @pytest.fixture
