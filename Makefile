@@ -1,7 +1,7 @@
 # Everything runs from .venv, which the first target that needs it makes, and the cluster engine from .venv-verl. Nothing
 # is done twice: stamps in there remember what was installed from which pyproject.toml and constraints.
 #
-#   PYTHON   the interpreter that the environments are made from, 3.11
+#   PYTHON   the interpreter that the environments are made from, 3.11 (tested) or newer
 #   ARGS     passed on to the command behind train, train-verl, test, quick, soak, bench and model; VERLARGS to that of verl
 
 PYTHON ?= python3
@@ -106,14 +106,14 @@ clean: ## remove caches and environments, not the runs
 	rm -rf $(VENV) $(CLUSTER) $(LOWEST) .pytest_cache .hypothesis .ruff_cache .mypy_cache build dist site
 
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
-		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope is tested on 3.11: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope needs 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(CLUSTER)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
-		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope is tested on 3.11: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Isentrope needs 3.11 or newer: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(CLUSTER)
 	@touch $@
 
