@@ -185,6 +185,7 @@ def test_the_results_of_the_repository_are_those_of_its_arms(name: str) -> None:
     assert {label: found["mark"] for label, found in kept["conditions"].items()} == {
         label: arm.mark for label, arm in EXPERIMENTS[name].items()
     }
+    assert kept["seeds"] == list(language.seeds_of(name))
     assert len(kept["seeds"]) >= 3
     assert path.stat().st_size < 150_000
 

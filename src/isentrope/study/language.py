@@ -80,7 +80,7 @@ EXPERIMENTS: Mapping[str, Mapping[str, Arm]] = {
     "language-stages": {name: Arm(STAGES, name) for name in STAGES.objectives},
 }
 
-OWN_SEEDS: Mapping[str, int] = {}
+OWN_SEEDS: Mapping[str, int] = {"language": 5}  # two were added after a look at three
 
 
 def seeds_of(experiment: str) -> range:

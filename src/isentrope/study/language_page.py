@@ -24,7 +24,8 @@ batch of 512 completions, learning rate 5e-5, trained through TRL by `isentrope 
 {six} --seeds {number}`. Pass@k is that of 300 held-out problems, 8 samples each, before and after;
 before, pass@1 is {before1} and pass@8 {before8}, entropy {entropy} nats. So the model starts from an entropy that is
 low already, and a run is short. Entropies are exact, of the tokens of the update at hand. Seconds are of a machine that
-other work shared: they say what a run cost there, and compare nothing.
+other work shared: they say what a run cost there, and compare nothing. Three seeds were planned. Two more were added,
+for all six objectives, after a look at the three: intervals of runs that were stopped at will are a little too narrow.
 
 Of {judged} claims {holds} hold for this model, {fails} do not, {open} cannot be told.
 """
