@@ -7,6 +7,7 @@ embedded language model were read into it with --language.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -14,7 +15,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from isentrope import comparison, record, seeds
+from isentrope import comparison, presets, record, seeds
+from isentrope.penalty import EntropyBonus
 from isentrope.report.chart import Axis
 from isentrope.report.still import svg
 from isentrope.study import frontier as search
@@ -26,6 +28,7 @@ from isentrope.study.verdict import gap, text
 
 OURS = "half_drift_bonus"  # the preset that the search led to, by its name on the language model
 KEPT = Axis("entropy at the end, as a share of that at the start", low=0.0)
+bonus_05 = replace(presets.grpo, penalties=(EntropyBonus(coef=0.05),))  # the control: what its bonus does alone
 SPOKEN = ("pass_at_1", "pass_at_k", "entropy_end", "entropy_area")  # figures of a run on the language model
 
 HEAD = """# Beyond the papers: accuracy against entropy kept
@@ -223,9 +226,10 @@ def _language(folder: Path) -> str:
             gaps.append((name, ", ".join(map(str, common)), *differences))
     heads = ("seeds", "held-out pass@1", "pass@8", "entropy at the end, nats", "entropy, nats times updates")
     alone = "**A single seed of ours: no interval, so an indication and no more.** " if len(mine) == 1 else ""
+    control = " `bonus_05` is GRPO with the entropy bonus of .05 alone." if "bonus_05" in found else ""
     return (
         "The recipe `default` as it is: 480 updates on countdown with the embedded model, every objective with its"
-        f" preset's numbers. {alone}Means over seeds; differences on the seeds that both have.\n\n"
+        f" preset's numbers. {alone}Means over seeds; differences on the seeds that both have.{control}\n\n"
         + table(("", *heads), rows)
         + "\n"
         + table((f"*{OURS}* minus", *heads), gaps)
