@@ -8,7 +8,7 @@ import pytest
 
 from isentrope.study import claims_language, language_page, page
 from isentrope.study.claims import CLAIMS as TABULAR
-from isentrope.study.claims_language import CLAIMS, FULL, PRECISION, STAGES
+from isentrope.study.claims_language import AUTOCAST, CLAIMS, FULL, PRECISION, STAGES
 from isentrope.study.language import SEQUENCE, SIX
 from isentrope.study.runs import Result
 from isentrope.study.verdict import FAILS, HOLDS, Claim
@@ -43,9 +43,11 @@ def rising(x: str, y: str, sign: float) -> Study:
     return {FULL: {name: result({x: float(i), y: sign * i}) for i, name in enumerate(SIX)}}
 
 
-def formats(narrow: float, other: float = 1.0) -> Study:
-    names = ("float32", "ratios in float16", "ratios in bfloat16", "all in bfloat16")
-    return {PRECISION: {n: result({"entropy_mean": narrow if n == "ratios in bfloat16" else other}) for n in names}}
+def formats(narrow: float) -> Study:
+    """Entropies of ratios in bfloat16, where all others are 1."""
+    names = ("float32", "ratios in float16", "ratios in bfloat16")
+    found = {name: result({"entropy_mean": narrow if name == "ratios in bfloat16" else 1.0}) for name in names}
+    return {PRECISION: found, AUTOCAST: {name: result({}) for name in ("float32", "all in bfloat16")}}
 
 
 def stages(sign: float) -> Study:

@@ -26,7 +26,8 @@ from isentrope.study.verdict import (
     text,
 )
 
-FULL, PRECISION, STAGES = "language", "language-precision", "language-stages"  # experiments
+FULL, STAGES = "language", "language-stages"  # experiments
+PRECISION, AUTOCAST = "language-precision", "language-autocast"
 COURSE = ("entropy_start", "entropy_middle", "entropy_end", "entropy_mean")
 COURSE_HEADS = ("", "entropy at the start", "in the middle", "at the end", "mean over the run")
 THREE = ("grpo", "dapo", "ce_gppo")
@@ -234,13 +235,15 @@ FORMAT_HEADS = ("", "entropy at the end", "mean over the run", "clipped low", "c
 
 
 def precision_lowers(study: Study) -> Claim:
-    results = study[PRECISION]
+    results, whole = study[PRECISION], study[AUTOCAST]
     narrow = "ratios in bfloat16"
     gaps = {
         f"{narrow} minus {name}": gap(results, name, narrow, "entropy_mean")
         for name in ("float32", "ratios in float16")
     }
-    whole = gap(results, "float32", "all in bfloat16", "entropy_mean")
+    rows = rows_of(results, list(results), FORMATS)
+    rows += rows_of(whole, list(whole), FORMATS, f"{len(whole['float32'].figures['reward'])} seeds: ")
+    beside = gap(whole, "float32", "all in bfloat16", "entropy_mean")
     return Claim(
         "bf16 ratios lower entropy against fp32 and fp16, by the clip's asymmetry",
         REPO,
@@ -249,9 +252,10 @@ def precision_lowers(study: Study) -> Claim:
         " bfloat16: the model's products, too (autocast), which is how such frameworks train. All in float16 was not"
         " run: a CPU emulates it, at four times the time. In this library guards refuse log-probabilities in either.",
         FORMAT_HEADS,
-        tuple(rows_of(results, list(results), FORMATS)),
+        tuple(rows),
         judge(*map(BELOW, gaps.values())),
-        f"Mean entropy: {said(gaps)}; all in bfloat16 minus float32 {text(whole)}, on which the verdict does not rest.",
+        f"Mean entropy: {said(gaps)}; all in bfloat16 minus float32, on which the verdict does not rest,"
+        f" {text(beside)}.",
         "language-precision",
     )
 
@@ -292,6 +296,6 @@ CLAIMS: Sequence[tuple[str, Callable[[Study], Claim]]] = (
     (FULL, prediction_goes_along),
     (FULL, entropy_and_accuracy),
     (FULL, certainty_costs_variety),
-    (PRECISION, precision_lowers),
+    (AUTOCAST, precision_lowers),
     (STAGES, collapsed_learns_worse),
 )  # with the experiment that each one needs

@@ -75,12 +75,12 @@ EXPERIMENTS: Mapping[str, Mapping[str, Arm]] = {
         "float32": Arm(FULL, "grpo"),
         "ratios in float16": Arm(RATIOS, "fp16"),
         "ratios in bfloat16": Arm(RATIOS, "bf16"),
-        "all in bfloat16": Arm(BF16, "rounded"),
     },
+    "language-autocast": {"float32": Arm(FULL, "grpo"), "all in bfloat16": Arm(BF16, "rounded")},
     "language-stages": {name: Arm(STAGES, name) for name in STAGES.objectives},
 }
 
-OWN_SEEDS: Mapping[str, int] = {"language": 5}  # two were added after a look at three
+OWN_SEEDS: Mapping[str, int] = {"language": 5, "language-precision": 5}  # two were added after a look at three
 
 
 def seeds_of(experiment: str) -> range:

@@ -8,7 +8,7 @@ from pathlib import Path
 from isentrope.comparison import FIGURES
 from isentrope.report.chart import Axis, Chart, Series
 from isentrope.seeds import Estimate
-from isentrope.study.claims_language import CLAIMS, FULL, PRECISION, STAGES
+from isentrope.study.claims_language import AUTOCAST, CLAIMS, FULL, PRECISION, STAGES
 from isentrope.study.language import EXPERIMENTS, SIX
 from isentrope.study.language_runs import results
 from isentrope.study.pictures import SOLVED, curves, scatter
@@ -25,7 +25,8 @@ batch of 512 completions, learning rate 5e-5, trained through TRL by `isentrope 
 before, pass@1 is {before1} and pass@8 {before8}, entropy {entropy} nats. So the model starts from an entropy that is
 low already, and a run is short. Entropies are exact, of the tokens of the update at hand. Seconds are of a machine that
 other work shared: they say what a run cost there, and compare nothing. Three seeds were planned. Two more were added,
-for all six objectives, after a look at the three: intervals of runs that were stopped at will are a little too narrow.
+for all six objectives and for rounded ratios, after a look at the three: intervals of runs that were stopped at will
+are a little too narrow.
 
 Of {judged} claims {holds} hold for this model, {fails} do not, {open} cannot be told.
 """
@@ -113,7 +114,7 @@ def marked(x: Estimate) -> str:
 
 def left(study: Study) -> str:
     """What is missing of this part, in words; nothing where all is there."""
-    names = {PRECISION: "number formats", STAGES: "stages"}
+    names = {AUTOCAST: "number formats", STAGES: "stages"}
     missing = [word for name, word in names.items() if name not in study]
     return f" Not run there: {', '.join(missing)}." if missing else ""
 
