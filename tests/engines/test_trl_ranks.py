@@ -1,4 +1,4 @@
-"""One process, two and four under DDP, two under FSDP2: the same loss, gradients and controllers, in numbers.
+"""One process, two and four under DDP and under FSDP2: the same loss, gradients and controllers, in numbers.
 
     python -m pytest tests/engines/test_trl_ranks.py -s
 
@@ -30,7 +30,7 @@ OBJECTIVES = {
     "gepo on a mix": "gepo",
     "repo_d": "repo_d",
 }
-LAYOUTS = {"2 DDP": (2, "ddp"), "4 DDP": (4, "ddp"), "2 FSDP2": (2, "fsdp2")}
+LAYOUTS = {"2 DDP": (2, "ddp"), "4 DDP": (4, "ddp"), "2 FSDP2": (2, "fsdp2"), "4 FSDP2": (4, "fsdp2")}
 FLOAT32 = 1.2e-7  # the distance of two neighbours at 1
 
 Results = list[list[dict[str, Any]]]  # by rank, by objective
