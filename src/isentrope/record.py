@@ -6,7 +6,7 @@
       metrics.jsonl                one JSON object per optimizer step
       evaluation-before.json       the report on held-out problems before the first step, and after the last one
       evaluation-after.json
-    evaluation-step-320.json     the same at the end of a stage, where the recipe lists stages
+      evaluation-step-320.json     the same at the end of a stage, where the recipe lists stages
       summary.json                 what the command printed at the end
       curves.png                   reward and entropy over the steps
       tokens/step-000010.parquet   the token dump of one optimizer step

@@ -252,7 +252,7 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path, stand_in):
 def test_the_package_has_a_recipe_for_the_engine():
     from isentrope.cli import train
 
-    _, found = train._start(None, None, {"engine": "verl"}, [])
+    _, found = train._start(train.Source(None, None, (), 1), None, {"engine": "verl"})
     assert (found.engine, found.objective, found.trainer.steps) == ("verl", "ce_gppo", 160)
-    _, found = train._start("default", None, {"engine": "verl"}, ["output.diagnostics_every=0"])
+    _, found = train._start(train.Source("default", None, ("output.diagnostics_every=0",), 1), None, {"engine": "verl"})
     assert found.trl
