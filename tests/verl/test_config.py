@@ -97,7 +97,12 @@ def test_every_key_of_a_section_changes_something_or_is_refused():
         "model": {"name": "x", "dtype": "bfloat16"},
     }  # fmt: skip
     refused = {
-        "trainer": {"sampler": "transformers", "order": "stratified", "reward_time_limit": 1.0, "without_guards": ["old_logp"]},
+        "trainer": {
+            "sampler": "transformers",
+            "order": "stratified",
+            "reward_time_limit": 1.0,
+            "without_guards": ["old_logp"],
+        },
         "evaluation": {"batch": 3},
         "output": {"diagnostics_every": 8},
         "model": {"lora.rank": 4},
