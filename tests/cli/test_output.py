@@ -1,10 +1,11 @@
-"""What the verbs share: how the program is called."""
+"""What the verbs share: how the program is called, and where it writes."""
 
 import sys
+import time
 
 import pytest
 
-from isentrope.cli._output import program
+from isentrope.cli._output import new_folder, program
 
 
 @pytest.fixture
@@ -37,3 +38,13 @@ def test_a_program_on_the_path_is_called_by_its_name(script, monkeypatch):
 def test_a_module_that_was_run_is_called_as_documented(script, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/x/isentrope/__main__.py", "train"])
     assert program() == "isentrope"
+
+
+def test_folders_of_one_second_differ(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "strftime", lambda _: "20250102-030405")
+    found = []
+    for _ in range(3):
+        found.append(new_folder("evaluations", "mine"))
+        found[-1].mkdir(parents=True)
+    assert [str(path) for path in found] == [f"evaluations/20250102-030405-mine{end}" for end in ("", "-2", "-3")]

@@ -1,13 +1,13 @@
 """What an evaluation is asked to do, resolved: which model, which problems, which settings."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isentrope import record, tasks
+from isentrope.cli._output import new_folder
 from isentrope.cli._sources import is_world
 from isentrope.errors import IsentropeError
 from isentrope.recipe import parse_assignment
@@ -185,7 +185,7 @@ def folder_for(out: Path | None, name: str) -> Path:
     """Where the results go: --out, else a new folder named after the time and the model."""
     if out is not None:
         return out
-    return Path("evaluations") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(name).name or 'model'}"
+    return new_folder("evaluations", Path(name).name or "model")
 
 
 def open_folder(path: Path, plan: Plan, resume: bool) -> None:

@@ -1,12 +1,14 @@
-"""What the verbs that describe objectives share: one console, strict JSON, short numbers."""
+"""What the verbs that describe objectives share: one console, strict JSON, short numbers, new folders."""
 
 import json
 import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +69,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     return made
+
+
+def new_folder(parent: str, name: str) -> Path:
+    """PARENT/TIME-NAME, with a number behind it where a folder of the same second is there already."""
+    path = Path(parent) / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    others = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(found for found in chain([path], others) if not found.exists())

@@ -1,6 +1,5 @@
 """`isentrope compare`: several objectives on the same data, seeds and budget; a table with intervals, and a page."""
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,11 +54,11 @@ def compare(
     from isentrope import comparison, record
     from isentrope.cli import _comparison_run as runs
     from isentrope.cli import _comparison_table as tables
-    from isentrope.cli._output import console, print_json
+    from isentrope.cli._output import console, new_folder, print_json
     from isentrope.report import comparison as pages
 
     notes = Console(stderr=True, highlight=False)
-    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare"
+    folder = out or new_folder("runs", "compare")
     names = [name.strip() for name in objectives.split(",") if name.strip()]
     plan = runs.make(folder, _resolve(recipe, engine, steps, assign or []), names, seeds)
     runs.open_folder(plan)

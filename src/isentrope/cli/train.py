@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 
 from isentrope.cli import _completion
 from isentrope.cli._errors import INTERRUPTED
-from isentrope.cli._output import print_json
+from isentrope.cli._output import new_folder, print_json
 from isentrope.errors import IsentropeError
 
 # Who runs a recipe, and who says what it would run, by the recipe's engine: modules with run(recipe, folder, resume,
@@ -208,8 +207,8 @@ def _configured(source: Source, config: Path, choices: dict[str, Any]) -> Any:
 def _timed_folder(recipe: Any) -> Path:
     """runs/TIME-TASK-OBJECTIVE, of a recipe's names."""
     objective = recipe.objective if isinstance(recipe.objective, str) else recipe.objective.get("preset", "objective")
-    parts = [time.strftime("%Y%m%d-%H%M%S"), *(task.name for task in recipe.task), str(objective)]
-    return Path("runs") / "-".join(Path(part.rpartition(":")[2]).stem for part in parts)
+    parts = [*(task.name for task in recipe.task), str(objective)]
+    return new_folder("runs", "-".join(Path(part.rpartition(":")[2]).stem for part in parts))
 
 
 def _resume(source: Source, out: Path | None, choices: dict[str, Any]) -> tuple[Path, Any]:
