@@ -12,6 +12,7 @@ from hypothesis import settings
 # Before any host framework is imported: nothing is fetched from a model hub, and the workers share the cores.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ.pop("COLUMNS", None)  # xdist gives its workers a width that nobody chose
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")

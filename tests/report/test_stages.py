@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+import pytest
+
 from isentrope.report import charts
 from isentrope.report.data import Curve, Evaluation, RunData
 from isentrope.report.stages import learnt, speed
@@ -51,3 +53,11 @@ def test_the_chart_stands_with_learning() -> None:
     assert list(chart.series[0].x) == [0.8, 0.4]
     learning = next(builders for id_, _, _, builders in charts.SECTIONS if id_ == "learning")
     assert speed in learning
+
+
+@pytest.mark.parametrize(
+    "stages",
+    ["two", [3], [{"tasks": ["a"]}], [{"steps": 4}], [{"tasks": "a", "steps": 4}], [{"tasks": [1], "steps": 4}]],
+)
+def test_a_recipe_that_somebody_else_wrote_may_hold_anything_there(stages: object) -> None:
+    assert learnt(run_of(recipe={"stage": stages})) == []

@@ -18,7 +18,7 @@ from isentrope.control import State
 from isentrope.errors import IsentropeWarning
 from isentrope.objective import Objective
 
-Law = Callable[[Objective, Batch], None]
+Law = Callable[[Objective, Batch], None]  # raises what breaks it
 
 RTOL = 1e-9  # float64: reordered sums
 RTOL_SINGLE = 1e-4  # float32: 6e-8 a step, times the steps and what dividing by a small deviation amplifies
@@ -38,7 +38,7 @@ class Differs(Exception):
     """What was expected, what was found."""
 
 
-LAWS: dict[str, Law] = {}
+LAWS: dict[str, Law] = {}  # by name, in the order in which they are shown
 
 
 def law(function: Law) -> Law:

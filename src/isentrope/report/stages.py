@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from isentrope.report.chart import Axis, Chart, Series
 from isentrope.report.data import Curve, RunData
@@ -29,16 +30,31 @@ class Learnt:
 
 def learnt(run: RunData) -> list[Learnt]:
     """The stages of a run that it reached, from the second on; none where its recipe lists none."""
-    stages, reward, entropy = run.setting("stage"), run.curve("reward"), run.curve(*ENTROPY)
+    reward, entropy = run.curve("reward"), run.curve(*ENTROPY)
     found, start = [], 0
-    for number, stage in enumerate(stages if isinstance(stages, list) else [], start=1):
-        end = start + stage["steps"]
+    for number, (tasks, steps) in enumerate(_planned(run), start=1):
+        end = start + steps
         own, before = _within(reward, start, end), _within(entropy, 0, start)
         if own and before:
-            tasks = ", ".join(map(str, stage["tasks"]))
-            found.append(Learnt(number, tasks, before[-1], fmean(own) - own[0], _held_out(run, stage["tasks"], start)))
+            held_out = _held_out(run, tasks, start)
+            found.append(Learnt(number, ", ".join(tasks), before[-1], fmean(own) - own[0], held_out))
         start = end
     return found
+
+
+def _planned(run: RunData) -> list[tuple[list[str], int]]:
+    """Tasks and steps of the stages that a recipe lists; none where it holds something else under that name."""
+    match run.setting("stage"):
+        case [*stages] if all(_is_stage(stage) for stage in stages):
+            return [(stage["tasks"], stage["steps"]) for stage in stages]
+    return []
+
+
+def _is_stage(stage: Any) -> bool:
+    match stage:
+        case {"tasks": [*tasks], "steps": int()}:
+            return all(isinstance(task, str) for task in tasks)
+    return False
 
 
 def _within(curve: Curve, start: float, end: float) -> list[float]:

@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from isentrope.errors import IsentropeError
 
-Split = Literal["train", "test"]
-Outcome = Literal["right", "wrong", "unscored"]
-Prompt = str | list[dict[str, str]]
+Split = Literal["train", "test"]  # disjoint problems
+Outcome = Literal["right", "wrong", "unscored"]  # unscored: could not be judged
+Prompt = str | list[dict[str, str]]  # a text, or the messages of a chat
 
 TEST_SHARE = 5  # one problem in five is held out
 MAX_COMPLETION = 200_000  # characters; a longer text is not read at all, so that a verifier stays fast
@@ -74,7 +74,7 @@ class Score:
             raise ValueError("Score.reason is empty with outcome 'unscored'; say why it could not be scored")
 
 
-NO_ANSWER = Score(0.0, "wrong", "", "no answer")
+NO_ANSWER = Score(0.0, "wrong", "", "no answer")  # the completion holds none
 
 
 def unscored(reason: str, answer: str = "") -> Score:

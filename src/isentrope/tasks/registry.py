@@ -27,7 +27,7 @@ from isentrope.tasks.short_answers import NAMES as SHORT_ANSWERS
 from isentrope.tasks.short_answers import ShortAnswers
 from isentrope.tasks.words import ArithmeticWords, Larger
 
-Mix = Task | Sequence[Task | tuple[Task, float]]
+Mix = Task | Sequence[Task | tuple[Task, float]]  # one task, or several with their weights
 
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "countdown": Countdown,
