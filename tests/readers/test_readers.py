@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import pickle
+import re
 from datetime import datetime
 
 import pyarrow as pa
@@ -585,3 +586,21 @@ def test_a_dump_of_another_shape_is_refused(tmp_path, samples):
     torch.save({"samples": samples}, tmp_path / "a.pt")
     with pytest.raises(IsentropeError, match=r"a\.pt"):
         measured(one(tmp_path / "a.pt"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fact"),
+    [
+        ("minibatches", 0, "updates_per_rollout"),
+        ("passes", "[2]", "updates_per_rollout"),
+        ("group_size", "-1", "group_size"),
+        ("temperature", '"hot"', "temperature"),
+        ("max_completion_length", "[]", "max_length"),
+    ],
+)
+def test_a_number_of_a_recipe_that_is_none_is_not_known(folder, key, value, fact):
+    path = folder / "recipe.toml"
+    text = path.read_text()
+    path.write_text(re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", text, count=1))
+    assert path.read_text() != text
+    assert getattr(one(folder).facts, fact) is None

@@ -79,3 +79,7 @@ def test_nothing_on_the_page_points_outside():
     addresses = set(re.findall(r"https?://[^\"'\s]+", markup))
     assert addresses == {"http://www.w3.org/2000/svg"}, "a name space, which no browser asks for"
     assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttp|WebSocket|sendBeacon|eval\(|innerHTML", markup)
+
+
+def test_embedded_numbers_that_are_not_finite_are_words():
+    assert pages.embedded([float("nan"), float("-inf"), 1.5]) == '["nan","-inf",1.5]'

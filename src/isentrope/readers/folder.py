@@ -44,23 +44,30 @@ def read(path: Path, given: Mapping[str, str]) -> Run:
 
 def _facts(folder: RunFolder) -> Facts:
     table = _recipe(folder.recipe)
-    trainer = table.get("trainer", {})
-    updates = trainer.get("minibatches", 1) * trainer.get("passes", 1)
-    group_size = trainer.get("group_size")
+    found = table.get("trainer")
+    trainer = found if isinstance(found, dict) else {}
+    parts = [_whole(trainer.get(name, 1)) for name in ("minibatches", "passes")]
+    updates = parts[0] * parts[1] if parts[0] and parts[1] else None
+    group_size, temperature = _whole(trainer.get("group_size")), trainer.get("temperature")
     objective = _objective(table.get("objective"))
     known = Facts(
         vocabulary=_vocabulary(folder),
         updates_per_rollout=updates,
-        temperature=trainer.get("temperature"),
-        max_length=trainer.get("max_completion_length"),
+        temperature=temperature if isinstance(temperature, int | float) else None,
+        max_length=_whole(trainer.get("max_completion_length")),
         group_size=group_size,
         objective=_words(table.get("objective")),
         entropy_coef=_entropy_coef(table.get("objective")),
     )
     if objective is None:
         return known
-    inert = objective.inert(updates, group_size or 2)
+    inert = objective.inert(updates or 1, group_size or 2)
     return known | Facts(inert=tuple(sentence for sentence in inert if not _is_plain_clip(objective, sentence)))
+
+
+def _whole(value: Any) -> int | None:
+    """A number of something, of a recipe that anybody may have written; None for anything else."""
+    return value if type(value) is int and value > 0 else None
 
 
 def _is_plain_clip(objective: Objective, sentence: str) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
+from isentrope.record import encode
 from isentrope.report.chart import Chart
 from isentrope.report.data import RunData
 from isentrope.report.overview import Row
@@ -38,8 +39,10 @@ def text(value: object) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element or a line of JavaScript."""
-    found = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """JSON that can stand in a script element: nothing in it ends the element or a line of JavaScript, and numbers that
+    are not finite are words.
+    """
+    found = json.dumps(encode(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     found = re.sub("[<>&\u2028\u2029]", lambda match: ESCAPES[match[0]], found)
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", found)
 
