@@ -44,6 +44,10 @@ def own_names(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for report in reports for name in report.get("own", {})))
 
 
+def _plain(name: str) -> str:
+    return LABELS.get(name, name.replace("_", " "))
+
+
 def label(name: str, reports: Sequence[Mapping[str, Any]]) -> str:
     """The name of a figure as a table has it; k is told where it is the same for all."""
     samples = {report["samples"] for report in reports}
@@ -51,7 +55,7 @@ def label(name: str, reports: Sequence[Mapping[str, Any]]) -> str:
     if name == "entropy":
         kinds = sorted({report["entropy_kind"] for report in reports if report["entropy_kind"]})
         return f"entropy, nats ({', '.join(kinds)})"
-    return {"avg": f"avg@{k}", "majority": f"majority@{k}"}.get(name) or LABELS.get(name, name.replace("_", " "))
+    return {"avg": f"avg@{k}", "majority": f"majority@{k}"}.get(name) or _plain(name)
 
 
 def value(report: Mapping[str, Any], name: str) -> float:
@@ -133,9 +137,7 @@ def comparison_table(found: Mapping[str, Any]) -> Table:
     """A column for each task, a line for each figure that both evaluations have."""
     tasks = found["tasks"]
     names = list(dict.fromkeys(name for one in tasks for name in one["differences"]))
-    lines = [
-        [LABELS.get(name, name.replace("_", " ")), *(difference_cell(one, name) for one in tasks)] for name in names
-    ]
+    lines = [[_plain(name), *(difference_cell(one, name) for one in tasks)] for name in names]
     heads = ["difference", *(f"{one['task']}: {one['problems']} problems" for one in tasks)]
     return table(heads, [line for line in lines if any(text != "-" for text in line[1:])])
 

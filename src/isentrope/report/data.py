@@ -40,6 +40,10 @@ class Curve:
         tenth = max(1, len(self) // 10)
         return math.fsum(self.values[:tenth]) / tenth, math.fsum(self.values[-tenth:]) / tenth
 
+    def within(self, start: float, end: float) -> list[float]:
+        """The values of steps after `start`, up to `end`."""
+        return [x for step, x in zip(self.steps, self.values, strict=True) if start < step <= end]
+
 
 @dataclass(frozen=True)
 class Evaluation:

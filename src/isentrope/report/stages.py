@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from isentrope.report.chart import Axis, Chart, Series
-from isentrope.report.data import Curve, RunData
+from isentrope.report.data import RunData
 
 ENTROPY = ("exact/entropy", "entropy/current_exact", "entropy")
 
@@ -34,7 +34,7 @@ def learnt(run: RunData) -> list[Learnt]:
     found, start = [], 0
     for number, (tasks, steps) in enumerate(_planned(run), start=1):
         end = start + steps
-        own, before = _within(reward, start, end), _within(entropy, 0, start)
+        own, before = reward.within(start, end), entropy.within(0, start)
         if own and before:
             held_out = _held_out(run, tasks, start)
             found.append(Learnt(number, ", ".join(tasks), before[-1], fmean(own) - own[0], held_out))
@@ -55,11 +55,6 @@ def _is_stage(stage: Any) -> bool:
         case {"tasks": [*tasks], "steps": int()}:
             return all(isinstance(task, str) for task in tasks)
     return False
-
-
-def _within(curve: Curve, start: float, end: float) -> list[float]:
-    """The values of steps after `start`, up to `end`."""
-    return [x for step, x in zip(curve.steps, curve.values, strict=True) if start < step <= end]
 
 
 def _held_out(run: RunData, tasks: Sequence[str], step: float) -> float:

@@ -23,7 +23,7 @@ from isentrope.study import frontier as search
 from isentrope.study.frontier import ENTRANTS, FRESH
 from isentrope.study.page import table
 from isentrope.study.pictures import SOLVED, scatter
-from isentrope.study.runs import DIGITS, Results, results
+from isentrope.study.runs import Results, results, short
 from isentrope.study.verdict import gap, text
 
 OURS = "half_drift_bonus"  # the preset that the search led to, by its name on the language model
@@ -69,7 +69,7 @@ def language(folders: Sequence[Path]) -> dict[str, Any]:
             numbers = sorted(int(path.name[5:]) for path in (folder / name).glob("seed-*") if path.is_dir())
             finished = [n for n in numbers if comparison.is_finished(comparison.run_folder(folder, name, n))]
             each = [comparison.figures(comparison.measured(comparison.run_folder(folder, name, n))) for n in finished]
-            values = {f: [float(f"{run[f]:.{DIGITS}g}") for run in each] for f in SPOKEN}
+            values = {f: short([run[f] for run in each]) for f in SPOKEN}
             found |= {name: {"seeds": finished} | values} if finished else {}
     return found
 

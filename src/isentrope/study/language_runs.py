@@ -139,19 +139,14 @@ def _stages(run: Measured, recipe: Recipe) -> Figures:
     updates = recipe.trainer.updates_per_rollout
     for number, stage in enumerate(recipe.stage, start=1):
         end = start + stage.steps
-        own = within(reward, start, end)
+        own = reward.within(start, end)
         if start and own:
-            found[f"stage{number}/entropy_left"] = fmean(within(entropy, start - updates, start))
+            found[f"stage{number}/entropy_left"] = fmean(entropy.within(start - updates, start))
             found[f"stage{number}/mean_reward"] = fmean(own)
             found[f"stage{number}/reward_start"] = fmean(own[:SMOOTH])
             found[f"stage{number}/reward_end"] = fmean(own[-SMOOTH:])
         start = end
     return found
-
-
-def within(curve: Curve, start: float, end: float) -> list[float]:
-    """The values of steps after `start`, up to `end`."""
-    return [x for step, x in zip(curve.steps, curve.values, strict=True) if start < step <= end]
 
 
 def results(path: Path) -> dict[str, Result]:
